@@ -92,9 +92,14 @@ static bool look_all(struct group *g, int64_t now)
 {
 	bool all = true;
 
-	for (size_t i = 0; i < g->desc.nranks; i++)
-		if (can_hold(g->slots[i].worker))
-			all = look(g, g->slots[i].worker, now) && all;
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		struct worker *k = g->slots[i].worker;
+
+		if (can_hold(k))
+			all = look(g, k, now) && all;
+		else if (k && k->reaping && !k->ended) /* what it has published may outlive it, and is read then */
+			all = false;
+	}
 	return all;
 }
 
@@ -353,14 +358,20 @@ static void read_worker_locked(struct ptc_workers *w, struct group *g, size_t i)
 	k->hold.step = step;
 }
 
-static void read_all_locked(struct ptc_workers *w, struct group *g)
+/* False: there was nothing to read. Else the lock was away, and ranks may have ended meanwhile. */
+static bool read_all_locked(struct ptc_workers *w, struct group *g)
 {
+	bool any = false;
+
 	for (size_t i = 0; i < g->desc.nranks && g->held_from_ns; i++) {
 		struct worker *k = g->slots[i].worker;
 
-		if (k && !k->hold.read && ((can_hold(k) && k->hold.frozen) || k->outlived))
+		if (k && !k->hold.read && ((can_hold(k) && k->hold.frozen) || k->outlived)) {
 			read_worker_locked(w, g, i);
+			any = true;
+		}
 	}
+	return any;
 }
 
 /* The step's update has been marked: the program does mark them. */
@@ -453,9 +464,9 @@ int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int
 	if (!rc) {
 		ptc_group_ref(g);
 		hold_locked(w, g, ms);
-		rc = wait_frozen_locked(w, g, wait, err);
-		if (!rc)
-			read_all_locked(w, g);
+		do
+			rc = wait_frozen_locked(w, g, wait, err);
+		while (!rc && read_all_locked(w, g));
 		ptc_group_unref_locked(g);
 	}
 	pthread_mutex_unlock(&w->lock);
