@@ -67,6 +67,7 @@ class Looks:
     transfers as have ever run at one time, and the newest 4,096 events (2 MiB). Daemons are killed and started, so of memory, descriptors
     and threads of daemons it is that of the greatest daemon. What is counted does not breathe, but:
     - a daemon has a few descriptors and threads more while it serves the calls of the look itself and of its peers;
+    - a node with ranks has a copier from the first time that it reads them; the ranks lie on two nodes;
     - a snapshot of the job that trains may be under way: a chunk on each of its four nodes, and on one for its copies;
     - a heap is not given back whole: 8 MiB a daemon, 2 MiB a rank (with sanitizers three times as much). 500 operations that leave
       32 KiB each behind are found by it.
@@ -76,7 +77,7 @@ class Looks:
     Folders of ended processes grow up to a number, which is compared by itself."""
 
     MAY = {"ptcd KiB": 8 << 10, "rank KiB": 2 << 10, "ptcd fds": 8, "rank fds": 2, "ptcd threads": 6, "rank threads": 2, "chunks": 10,
-           "etcd KiB": 8 << 10, "keys": 12}
+           "processes": 2, "etcd KiB": 8 << 10, "keys": 12}
     PROCESS = "run/workers/N/processes/N/"
     KEPT = 32 + 8  # folders of ended processes that a node keeps of a job, for their logs; and of ranks that run
 
