@@ -142,7 +142,7 @@ void sim_ranks_doom(struct sim *s, uint32_t i); /* ranks with wrong values notic
 const char *sim_ranks_not_quiet(const struct sim *s);
 uint64_t sim_ranks_steps(const struct sim *s);
 bool sim_ranks_has(const struct sim *s, uint32_t node);
-/* The least step of the record's ranks on nodes with a key; UINT64_MAX: there are none. */
+/* The least step of the record's ranks on those of its nodes that have a key; UINT64_MAX: there are none. */
 uint64_t sim_ranks_seen(const struct sim *s, const struct record *r);
 bool sim_ranks_leave_out(const struct sim *s); /* none of the record's ranks waits where the next snapshot is due */
 

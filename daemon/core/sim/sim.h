@@ -77,8 +77,9 @@ enum sim_bug {
 	/* and with `live` */
 	SIM_BUG_YIELD_ANY,  /* whatever a node has dropped, the controller takes for a table of the present bridge */
 	SIM_BUG_YIELD_COPY, /* Prepare names a copy that the record has, too */
-	SIM_BUG_DUE_FREE,   /* ranks that wait where a snapshot is due count as free before its switch arms them */
+	SIM_BUG_ASKS_ALL,   /* steps count of ranks on any node, not only on those of the record */
 	/* only with `bridge` and `live`, and not with `tight` */
+	SIM_BUG_DUE_FREE,    /* ranks that wait where a snapshot is due count as free before its switch arms them */
 	SIM_BUG_LEAVE_MORE,  /* each time it is told, a node leaves snapshots out after those that it leaves out already
 			      */
 	SIM_BUG_LEAVE_STAYS, /* nobody says that the copies are complete, and snapshots are not left out any more */

@@ -635,10 +635,15 @@ bool sim_ranks_has(const struct sim *s, uint32_t node)
 	return any;
 }
 
+/* Another node may still have ranks of a switch that was given up while its ptcd was away. In ptcd they are of an
+ * incarnation of their own; here it may have the number of the next attempt's. Either way nobody asks for their steps.
+ */
 uint64_t sim_ranks_seen(const struct sim *s, const struct record *r)
 {
 	uint64_t least = UINT64_MAX;
-	for (uint32_t i = 0; i < SIM_NODES; i++) {
+	bool all = s->o.bug == SIM_BUG_ASKS_ALL;
+	for (uint32_t a = 0; a < (all ? SIM_NODES : r->n); a++) {
+		uint32_t i = all ? a : r->nodes[a];
 		for (uint32_t k = 0; k < MAX_PROCS && s->etcd.key[i]; k++) {
 			const struct proc *p = &s->nodes[i].procs[k];
 			if (p->state != PROC_NONE && p->gen == r->gen && p->incarnation == r->incarnation &&
