@@ -216,6 +216,21 @@ static int channel(void *arg, const char *node, const char *address, bool bulk, 
 
 /* ---- start ------------------------------------------------------------------------------------ */
 
+/* The ceiling has been lowered since: the log says it once, before the first switch fails for want of room. */
+static void tell_over_ceiling(struct ptc_store *store)
+{
+	struct ptc_store_stats st;
+
+	ptc_store_stats(store, &st);
+	if (st.short_mib)
+		ptc_warn("store",
+			 "the jobs' state here takes %llu bytes, and memory.ceiling leaves %llu for it: nothing is "
+			 "lost, "
+			 "but nothing new fits; raise memory.ceiling by at least %llu MiB, or delete jobs or snapshots",
+			 (unsigned long long)st.used_bytes, (unsigned long long)st.ceiling,
+			 (unsigned long long)st.short_mib);
+}
+
 static int start_store(struct process *p, struct ptc_error *err)
 {
 	struct ptc_daemon_config *c = &p->d.config;
@@ -233,7 +248,11 @@ static int start_store(struct process *p, struct ptc_error *err)
 	rc = ptc_sys_mkdirs(c->state_dir, 0700, err);
 	if (rc == 0)
 		rc = ptc_sys_mkdirs(c->run_dir, 0755, err);
-	return rc ? rc : ptc_store_open(&opts, &p->d.store, err);
+	if (rc == 0)
+		rc = ptc_store_open(&opts, &p->d.store, err);
+	if (rc == 0)
+		tell_over_ceiling(p->d.store);
+	return rc;
 }
 
 static int start_local_etcd(struct process *p, struct ptc_error *err)

@@ -286,6 +286,17 @@ static int take_numbers(const struct reader *r, const struct ptc_member *m, cons
 	return 0;
 }
 
+static int take_real(const struct reader *r, const struct ptc_member *m, const json_t *json, char *at)
+{
+	const double v = json_number_value(json);
+
+	if (m->max && (!json_is_number(json) || v < 0 || v > (double)m->max))
+		return wrong(r, PTC_EINVAL, "must be a number in 0..%" PRId64, m->max);
+	if (!json_is_number(json) || v < 0)
+		return wrong(r, PTC_EINVAL, "must be a number, not negative");
+	return memcpy(at, &v, sizeof v), 0;
+}
+
 static int take_word(const struct reader *r, const struct ptc_member *m, const json_t *json, char *at)
 {
 	const char *text = json_string_value(json);
@@ -400,8 +411,7 @@ static int take_value(struct reader *r, const struct ptc_member *m, const json_t
 		*(bool *)at = json_is_true(json);
 		return json_is_boolean(json) ? 0 : wrong(r, PTC_EINVAL, "must be true or false");
 	case PTC_IS_REAL:
-		memcpy(at, &real, sizeof real);
-		return json_is_number(json) && real >= 0 ? 0 : wrong(r, PTC_EINVAL, "must be a number, not negative");
+		return take_real(r, m, json, at);
 	case PTC_IS_NUMBER:
 		memcpy(at, json_is_null(json) ? &(double){ NAN } : &real, sizeof real);
 		return json_is_number(json) || json_is_null(json) ? 0 : wrong(r, PTC_EINVAL, "must be a number");

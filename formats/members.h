@@ -20,7 +20,7 @@ enum ptc_member_kind {
 	PTC_IS_I64,
 	PTC_IS_INT,
 	PTC_IS_BOOL,
-	PTC_IS_REAL,   /* double, not negative */
+	PTC_IS_REAL,   /* double, not negative, at most max (0: no limit) */
 	PTC_IS_NUMBER, /* double of any sign, written without a point if it is whole; null is NAN */
 	PTC_IS_WORD,   /* an enum; `words` has max + 1 entries */
 	PTC_IS_TEXT,   /* char[]; a longer text is refused, and one of less than min bytes */

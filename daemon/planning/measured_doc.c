@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The measured document: codec and the few sums over it. A document of another version, or one that is not ours, is
- * PTC_EVERSION or PTC_EINVAL; the caller then goes on without measurements. */
+/* The measured document: codec and the few sums over it. A document that is not ours is PTC_EVERSION (more
+ * than one version later) or PTC_EINVAL; the caller then goes on without measurements. */
 #include "daemon/planning/measured_doc.h"
 
 #include "base/check.h"
-#include "formats/json.h"
 #include "formats/members.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#define WHAT    "measured steps"
 #define VERSION 1
 
 #define IS(doc, member, ...) PTC_ROW(struct ptc_measured_##doc, #member, member, __VA_ARGS__)
@@ -19,7 +19,7 @@
 static const struct ptc_member row_rows[] = { IS(row, config, TEXT),
 					      IS(row, step_s, REAL),
 					      IS(row, peak_bytes, REAL, .optional = true),
-					      IS(row, noise, REAL, .optional = true),
+					      IS(row, noise, REAL, .optional = true, .max = 1),
 					      IS(row, steps, U64, .optional = true),
 					      IS(row, time_ms, I64, .optional = true) };
 static const struct ptc_members row_members = PTC_MEMBERS(row_rows, struct ptc_measured_row);
@@ -41,21 +41,13 @@ char *ptc_measured_encode(const struct ptc_measured_doc *d)
 
 int ptc_measured_decode(const char *json, size_t len, struct ptc_measured_doc *ret, struct ptc_error *err)
 {
-	static const char what[] = "measured steps";
-	json_t *root = NULL;
-	int rc = ptc_json_load(what, json, len, &root, err);
+	int rc;
 
 	memset(ret, 0, sizeof *ret);
-	if (!rc && ptc_json_count(root, "version") != VERSION)
-		rc = ptc_error_set(err, PTC_EVERSION, "%s: of another version", what);
-	if (rc == 0)
-		rc = ptc_members_from_json(what, &doc_members, root, ret, err);
+	rc = ptc_members_from_text(WHAT, VERSION, VERSION, &doc_members, json, len, ret, err);
 	for (size_t i = 0; !rc && i < ret->nrows; i++)
-		if (!(ret->rows[i].step_s > 0))
-			rc = ptc_error_set(err, PTC_EINVAL, "%s: a row without step_s", what);
-		else if (!(ret->rows[i].noise >= 0 && ret->rows[i].noise <= 1))
-			rc = ptc_error_set(err, PTC_EINVAL, "%s: a row whose noise is not in 0..1", what);
-	json_decref(root);
+		if (ret->rows[i].step_s == 0)
+			rc = ptc_error_set(err, PTC_EINVAL, WHAT ": \"step_s\" must not be 0");
 	return rc;
 }
 

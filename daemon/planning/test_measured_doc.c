@@ -88,6 +88,14 @@ static void comes_back_as_it_was(void **state)
 	ptc_measured_devices(&doc, 5, 1700000000124);
 	json = ptc_measured_encode(&doc);
 	assert_non_null(json);
+	assert_string_equal(
+		json, "{\"version\":1,\"rows\":[{\"config\":\"dp=3\",\"step_s\":0.12345678901230001,\"peak_bytes\":0.0,"
+		      "\"noise\":0.029999999999999999,\"steps\":3,\"time_ms\":1003},{\"config\":\"dp=4\",\"step_s\":9."
+		      "9999999999999995e-7,"
+		      "\"peak_bytes\":12345678901.0,\"noise\":0.029999999999999999,\"steps\":4,\"time_ms\":1004}],"
+		      "\"changes\":["
+		      "{\"time_ms\":1700000000123,\"pause_s\":2.25,\"moving_s\":0.5}],\"losses\":["
+		      "{\"time_ms\":1700000000124,\"devices\":3}],\"devices\":5}");
 	assert_int_equal(0, ptc_measured_decode(json, strlen(json), &again, NULL));
 	assert_memory_equal(&doc, &again, sizeof doc);
 	ptc_free(json);
@@ -107,11 +115,19 @@ static void what_is_not_ours_is_refused(void **state)
 	char many[8192] = "{\"version\":1,\"changes\":[";
 	size_t at = strlen(many);
 
-	refused("{\"version\":2}", PTC_EVERSION, "another version");
+	assert_int_equal(0, ptc_measured_decode("{\"version\":2}", 13, &again, NULL));
+	refused("{\"version\":3}", PTC_EVERSION, "measured steps: ");
+	refused("{\"version\":1,\"rows\":{}}", PTC_EINVAL, "measured steps: \"rows\" must be a list");
+	refused("{\"version\":1,\"devices\":\"8\"}", PTC_EINVAL, "\"devices\" must be a whole number");
 	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\"}]}", PTC_EINVAL, "\"step_s\" is missing");
-	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\",\"step_s\":-1.0}]}", PTC_EINVAL, "step_s");
-	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\",\"step_s\":1.0,\"noise\":-0.1}]}", PTC_EINVAL, "noise");
-	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\",\"step_s\":1.0,\"noise\":7.5}]}", PTC_EINVAL, "noise");
+	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\",\"step_s\":-1.0}]}", PTC_EINVAL,
+		"\"step_s\" must be a number, not negative");
+	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\",\"step_s\":0}]}", PTC_EINVAL,
+		"\"step_s\" must not be 0");
+	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\",\"step_s\":1.0,\"noise\":-0.1}]}", PTC_EINVAL,
+		"\"noise\" must be a number in 0..1");
+	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\",\"step_s\":1.0,\"noise\":7.5}]}", PTC_EINVAL,
+		"\"noise\" must be a number in 0..1");
 	for (int i = 0; i <= PTC_MEASURED_CHANGES; i++)
 		at += (size_t)snprintf(many + at, sizeof many - at, "%s{}", i ? "," : "");
 	snprintf(many + at, sizeof many - at, "]}");

@@ -310,6 +310,7 @@ void ptc_store_stats(struct ptc_store *s, struct ptc_store_stats *ret_stats)
 	r.copied_bytes = s->copied_bytes;
 	r.huge_bytes = atomic_load(&s->huge.bytes);
 	r.outside_bytes = s->outside;
+	r.short_mib = r.used_bytes > r.ceiling ? ptc_store_raise_mib(r.used_bytes - r.ceiling) : 0;
 	pthread_mutex_unlock(&s->lock);
 	*ret_stats = r;
 }

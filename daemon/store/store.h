@@ -63,12 +63,13 @@ struct ptc_store *ptc_store_close(struct ptc_store *s); /* release every referen
 const char *ptc_store_id(const struct ptc_store *s);    /* random, written once, 36 characters */
 
 struct ptc_store_stats {
-	uint64_t ceiling, used_bytes /* chunks in use * PTC_CHUNK_BYTES */,
+	uint64_t ceiling, used_bytes /* chunks in use * PTC_CHUNK_BYTES; above a ceiling that was lowered */,
 		file_bytes /* blocks of the files on disk/tmpfs */;
 	uint64_t chunks_used, chunks_free /* recycled, pages still touched */;
 	uint64_t copied_bytes /* local copies by derive since open */, lost_jobs;
 	uint64_t huge_bytes /* moved into huge pages since open */;
 	uint64_t outside_bytes /* of the ceiling, for other memory than chunks */;
+	uint64_t short_mib /* by which memory.ceiling, which was lowered, must grow until used_bytes fit; 0: they do */;
 };
 void ptc_store_stats(struct ptc_store *s, struct ptc_store_stats *ret_stats);
 /* Counts other memory of a job than chunks against the ceiling, such as staging memory. This memory is only for speed,

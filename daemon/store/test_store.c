@@ -437,6 +437,54 @@ static void ceiling_is_hard_and_changes_nothing(void **state)
 	place_remove(&p);
 }
 
+/* A store whose ceiling is lowered below what it uses keeps every byte. It takes nothing more, and says by how much the
+ * ceiling has to grow; it works under the lower ceiling once enough tables are dropped. */
+static void a_lower_ceiling_loses_nothing(void **state)
+{
+	const int64_t shape[] = { 40, MIB }, row[] = { 1, MIB };
+	uint8_t *x = tensor(40, MIB, 3);
+	struct ptc_table_key k = key_of(JOB_A, 1, 1), k2 = key_of(JOB_A, 2, 1);
+	struct ptc_store_box all = { 0, BOX2(0, 0, 40, MIB) }, one = { 0, BOX2(0, 0, 1, MIB) };
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_store_stats st;
+	struct ptc_table *t;
+	struct ptc_store *s;
+	unsigned long long more;
+	struct place p;
+	uint32_t e;
+	char *by;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make_table(s, &k, &all, 1, x, shape);
+	s = ptc_store_close(s);
+	s = store_open(&p, 8 * MIB);
+	ptc_store_stats(s, &st);
+	assert_int_equal(st.lost_jobs, 0);
+	assert_true(st.used_bytes > st.ceiling);
+	expect_box(s, &k, 0, BOX2(0, 0, 40, MIB), x, shape);
+	ok(ptc_table_begin(s, &k2, &t, err));
+	assert_int_equal(ptc_table_reserve(t, &one, 1, &e, &why), PTC_ENOSPC);
+	by = strstr(why.text, "raise memory.ceiling by at least ");
+	if (!by || sscanf(by, "raise memory.ceiling by at least %llu MiB, or delete jobs", &more) != 1)
+		fail_msg("\"%s\" does not say by how much", why.text);
+	ptc_table_unref(t);
+	s = ptc_store_close(s);
+	s = store_open(&p, 8 * MIB + more * MIB); /* what the message says is enough */
+	ok(ptc_table_begin(s, &k2, &t, err));
+	ok(ptc_table_reserve(t, &one, 1, &e, err));
+	ptc_table_unref(t);
+	s = ptc_store_close(s);
+	s = store_open(&p, 8 * MIB);
+	ok(ptc_store_keep(s, JOB_A, NULL, 0, err));
+	make_table(s, &k2, &one, 1, x, row);
+	expect_box(s, &k2, 0, BOX2(0, 0, 1, MIB), x, row);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+}
+
 /* What a table that is being filled has: taken over, or filled just now. The old blocks have sums, and these count. */
 static void what_is_filled_can_be_read(void **state)
 {
@@ -1420,6 +1468,7 @@ int main(void)
 		cmocka_unit_test(misuse_is_refused),
 		cmocka_unit_test(notes_outlive_us_and_go_with_the_job),
 		cmocka_unit_test(ceiling_is_hard_and_changes_nothing),
+		cmocka_unit_test(a_lower_ceiling_loses_nothing),
 		cmocka_unit_test(what_is_filled_can_be_read),
 		cmocka_unit_test(a_flipped_bit_is_named),
 		cmocka_unit_test(a_flipped_bit_in_a_row_of_reads),

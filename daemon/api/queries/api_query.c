@@ -5,6 +5,7 @@
 #include "daemon/controller/copies/counting.h"
 #include "daemon/controller/taking/lock_taking.h"
 #include "daemon/api/queries/queries.h"
+#include "daemon/api/queries/status_doc.h"
 #include "daemon/api/run/run.h"
 #include "daemon/scrub/damage_doc.h"
 #include "daemon/scrub/scrub.h"
@@ -55,59 +56,49 @@ static json_t *devices_of(struct ptc_daemon *d, const char *uuid)
 	return nodes;
 }
 
-/* [[snapshot, step], ...], oldest first. */
-static json_t *older_of(const struct ptc_older_doc *doc)
+static const char *or_null(const char *text)
 {
-	json_t *list = json_array();
-
-	for (size_t i = 0; i < doc->n; i++)
-		json_array_append_new(list,
-				      json_pack("[I, I]", (json_int_t)doc->v[i].snapshot, (json_int_t)doc->v[i].step));
-	return list;
-}
-
-static json_t *bridge_of(const struct ptc_older *bridge)
-{
-	return json_pack("{s:I, s:I, s:I}", "snapshot", (json_int_t)bridge->snapshot, "generation",
-			 (json_int_t)bridge->generation, "step", (json_int_t)bridge->step);
+	return *text ? text : NULL;
 }
 
 static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 {
+	static const struct ptc_record_doc none = { .run = PTC_RUN_NONE };
+	const struct ptc_record_doc *record = j->has_record ? &j->record : &none;
 	struct ptc_controller *ctl = ptc_controller_find(&d->controllers, j->uuid);
-	const char *phase = j->has_intent ? "switching" : j->has_record ? "idle" : "empty";
-	uint64_t done = 0, total = 0;
 	const struct ptc_archive_state *archive = ctl ? ptc_archiver_state(ctl) : NULL;
-	json_t *row;
+	struct ptc_status_job row = {
+		.name = j->meta.name,
+		.uuid = j->uuid,
+		.uid = j->meta.uid,
+		.controller = j->has_lock ? j->lock_node : "",
+		.phase = j->has_intent   ? "switching"
+			 : j->has_record ? "idle"
+					 : "empty",
+		.has_state = record->snapshot != 0,
+		.generation = record->generation,
+		.snapshot = record->snapshot,
+		.step = record->step,
+		.archive = archive ? ptc_archive_state_json(archive) : NULL,
+		.kept = j->older.v,
+		.nkept = j->older.n,
+		.bridge = j->older.bridge,
+		.no_bridge = ctl ? or_null(ptc_older_why_none(ctl)) : NULL,
+		.unreadable = or_null(ptc_lock_unreadable_why(j)),
+		.shared = j->meta.shared,
+		.files_group = j->meta.gid,
+		.run = ptc_record_run_name(record),
+		.incarnation = record->incarnation,
+	};
+	json_t *json;
 
 	if (ctl)
-		ptc_controller_status(ctl, &phase, &done, &total);
+		ptc_controller_status(ctl, &row.phase, &row.bytes_done, &row.bytes_total);
 	if (j->bad_record)
-		phase = "unreadable";
-	row = json_pack("{s:s, s:s, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I}", "job", j->meta.name, "uuid", j->uuid,
-			"uid", (json_int_t)j->meta.uid, "controller", j->has_lock ? j->lock_node : "", "phase", phase,
-			"has_state", (int)(j->has_record && j->record.snapshot), "generation",
-			(json_int_t)(j->has_record ? j->record.generation : 0), "snapshot",
-			(json_int_t)(j->has_record ? j->record.snapshot : 0), "step",
-			(json_int_t)(j->has_record ? j->record.step : 0), "bytes_done", (json_int_t)done, "bytes_total",
-			(json_int_t)total);
-	if (archive)
-		json_object_set_new(row, "archive", ptc_archive_state_json(archive));
-	if (j->older.n)
-		json_object_set_new(row, "kept", older_of(&j->older));
-	if (j->older.bridge.snapshot)
-		json_object_set_new(row, "bridge", bridge_of(&j->older.bridge));
-	if (ctl && *ptc_older_why_none(ctl))
-		json_object_set_new(row, "no_bridge", json_string(ptc_older_why_none(ctl)));
-	if (*ptc_lock_unreadable_why(j))
-		json_object_set_new(row, "unreadable", json_string(ptc_lock_unreadable_why(j)));
-	if (j->meta.shared)
-		json_object_set_new(row, "files_group", json_integer((json_int_t)j->meta.gid));
-	json_object_set_new(row, "run",
-			    json_pack("{s:s, s:I}", "state",
-				      j->has_record ? ptc_record_run_name(&j->record) : ptc_run_name(PTC_RUN_NONE),
-				      "incarnation", (json_int_t)(j->has_record ? j->record.incarnation : 0)));
-	return row;
+		row.phase = "unreadable";
+	json = ptc_status_job_json(&row);
+	json_decref(row.archive);
+	return json;
 }
 
 static void list_jobs(void *arg)
@@ -371,29 +362,24 @@ static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, 
 	return rc;
 }
 
-static json_t *scrub_row(struct ptc_daemon *d)
-{
-	struct ptc_scrub_progress p;
-
-	ptc_scrubber_progress(d->scrubber, &p);
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "rate", (json_int_t)p.rate, "bytes",
-			 (json_int_t)p.bytes, "rounds", (json_int_t)p.rounds, "round_bytes", (json_int_t)p.round_bytes,
-			 "round_left_bytes", (json_int_t)p.round_left, "round_ended_ms", (json_int_t)p.round_ended_ms,
-			 "found_blocks", (json_int_t)p.found, "healed_blocks", (json_int_t)p.healed, "damaged_blocks",
-			 (json_int_t)p.damaged, "paused", (int)p.paused);
-}
-
 static json_t *daemon_row(struct ptc_daemon *d)
 {
 	const struct ptc_cluster_database db = ptc_cluster_database(d->cluster);
+	struct ptc_status_daemon row = {
+		.node = d->config.node,
+		.version = PTC_VERSION,
+		.coordinator_ok = ptc_cluster_lease(d->cluster) != 0,
+		.insecure = d->insecure,
+		.coordinator_bytes = db.bytes,
+		.coordinator_used = db.used,
+		.coordinator_limit = d->config.quota.etcd,
+		.coordinator_full = db.full,
+		.kept_jobs = ptc_kept_jobs(d->docs.kept),
+		.kept_bytes = ptc_kept_bytes(d->docs.kept),
+	};
 
-	return json_pack("{s:o, s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:b, s:I, s:I}", "scrub", scrub_row(d), "node",
-			 d->config.node, "version", PTC_VERSION, "coordinator_ok",
-			 (int)(ptc_cluster_lease(d->cluster) != 0), "insecure", (int)d->insecure, "coordinator_bytes",
-			 (json_int_t)db.bytes, "coordinator_used_bytes", (json_int_t)db.used, "coordinator_limit_bytes",
-			 (json_int_t)d->config.quota.etcd, "coordinator_full", (int)db.full, "kept_jobs",
-			 (json_int_t)ptc_kept_jobs(d->docs.kept), "kept_bytes",
-			 (json_int_t)ptc_kept_bytes(d->docs.kept));
+	ptc_scrubber_progress(d->scrubber, &row.scrub);
+	return ptc_status_daemon_json(&row);
 }
 
 /* This node cannot read what the job's keys name, so there are no details: the row says why. */

@@ -6,38 +6,36 @@
 #include "base/cleanup.h"
 #include "base/number/fence.h"
 #include "base/sys/sys.h"
-#include "formats/json.h"
+#include "formats/members.h"
 
 #include <inttypes.h>
 #include <string.h>
 
+#define VERSION        1    /* for ever: daemons compare the whole text */
 #define OLD_TIMEOUT_MS 2000 /* for an etcd that is thought to be gone */
 #define REMEMBERED_MAX (64u << 10)
 
+static const struct ptc_member rows[] = {
+	PTC_ROW(struct ptc_identity, "id", id, TEXT, .min = PTC_SIZEOF(struct ptc_identity, id) - 1),
+	PTC_ROW(struct ptc_identity, "epoch", epoch, U64, PTC_IF(struct ptc_identity, epoch), .max = PTC_EPOCH_MAX),
+};
+static const struct ptc_members members = PTC_MEMBERS(rows, struct ptc_identity);
+
 int ptc_identity_decode(const char *what, const char *text, struct ptc_identity *ret, struct ptc_error *err)
 {
-	const char *id = NULL;
-	json_int_t epoch = 0;
-	json_t *root;
-	int rc = ptc_json_load(what, text, strlen(text), &root, err);
+	struct ptc_identity i = { .epoch = 0 };
+	int rc = ptc_members_from_text(what, 0, 0, &members, text, strlen(text), &i, err);
 
-	if (rc)
-		return rc;
-	if (json_unpack(root, "{s:s, s?I}", "id", &id, "epoch", &epoch) != 0 || strlen(id) != sizeof ret->id - 1 ||
-	    epoch < 0 || epoch > PTC_EPOCH_MAX)
-		rc = ptc_error_set(err, PTC_EINVAL, "%s: not the name of a cluster that this ptcd can read", what);
-	if (rc == 0) {
-		*ret = (struct ptc_identity){ .epoch = epoch };
-		memcpy(ret->id, id, sizeof ret->id);
-	}
-	json_decref(root);
+	if (rc == 0)
+		*ret = i;
+	else
+		ptc_error_wrap(err, "the name of a cluster");
 	return rc;
 }
 
 char *ptc_identity_encode(const struct ptc_identity *i)
 {
-	return i->epoch ? ptc_asprintf("{\"version\":1,\"id\":\"%s\",\"epoch\":%" PRId64 "}", i->id, i->epoch)
-			: ptc_asprintf("{\"version\":1,\"id\":\"%s\"}", i->id);
+	return ptc_members_to_text(VERSION, &members, i);
 }
 
 enum ptc_identity_fit ptc_identity_fit(const char *own, const char *etcd)

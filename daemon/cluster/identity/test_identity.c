@@ -27,13 +27,36 @@ static void test_text(void **state)
 	i.epoch = 7;
 	text = ptc_identity_encode(&i);
 	assert_int_equal(ptc_identity_decode("x", text, &got, NULL), 0);
+	assert_string_equal(text, "{\"version\":1,\"id\":\"" ID "\",\"epoch\":7}");
 	assert_string_equal(got.id, ID);
 	assert_int_equal(got.epoch, 7);
 	ptc_free(text);
-	assert_int_not_equal(ptc_identity_decode("x", "{\"version\":1,\"id\":\"short\"}", &got, NULL), 0);
-	assert_int_not_equal(ptc_identity_decode("x", "{\"id\":\"" ID "\",\"epoch\":-1}", &got, NULL), 0);
-	assert_int_not_equal(ptc_identity_decode("x", "{\"id\":\"" ID "\",\"epoch\":1000000}", &got, NULL), 0);
-	assert_int_not_equal(ptc_identity_decode("x", "", &got, NULL), 0);
+}
+
+static void test_refused(void **state)
+{
+	static const char *const bad[][2] = {
+		{ "", "the name of a cluster: x: " },
+		{ "[]", "must be a map" },
+		{ "{\"version\":1}", "x: \"id\" is missing" },
+		{ "{\"id\":7}", "x: \"id\" must be a text" },
+		{ "{\"id\":\"short\"}", "x: \"id\" must be a text of at least 36 bytes" },
+		{ "{\"id\":\"" ID "0\"}", "x: \"id\" must be a text of at most 36 bytes" },
+		{ "{\"id\":\"" ID "\",\"epoch\":-1}", "x: \"epoch\" must be a whole number in 0..262143" },
+		{ "{\"id\":\"" ID "\",\"epoch\":1000000}", "x: \"epoch\" must be a whole number" },
+		{ "{\"id\":\"" ID "\",\"epoch\":\"7\"}", "x: \"epoch\" must be a whole number" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct ptc_identity got = { .id = OTHER };
+		struct ptc_error err = PTC_ERROR_INIT;
+
+		assert_int_equal(ptc_identity_decode("x", bad[i][0], &got, &err), PTC_EINVAL);
+		if (!strstr(err.text, bad[i][1]))
+			fail_msg("\"%s\" does not say \"%s\"", err.text, bad[i][1]);
+		assert_string_equal(got.id, OTHER); /* untouched */
+	}
 }
 
 static void test_fit(void **state)
@@ -86,8 +109,8 @@ static void test_peer(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_text), cmocka_unit_test(test_fit),
-					    cmocka_unit_test(test_peer) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_text), cmocka_unit_test(test_refused),
+					    cmocka_unit_test(test_fit), cmocka_unit_test(test_peer) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

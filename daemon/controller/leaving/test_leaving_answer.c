@@ -49,14 +49,27 @@ static void a_job_that_has_nothing_there(void **state)
 
 static void what_is_no_answer_is_refused(void **state)
 {
-	static const char *const bad[] = { "", "[]", "{}", "{\"version\":1,\"job\":\"gpt\",\"over\":true}" };
+	static const char *const bad[][2] = {
+		{ "", "leave: " },
+		{ "[]", "leave: \"the document\" must be a map" },
+		{ "{}", "leave: \"job\" is missing" },
+		{ "{\"version\":1,\"job\":\"gpt\",\"over\":true}", "leave: \"uuid\" is missing" },
+		{ "{\"version\":1,\"job\":7,\"over\":true,\"concerned\":false}", "leave: \"job\" must be a text" },
+		{ "{\"version\":1,\"job\":\"gpt\",\"over\":1,\"concerned\":false}",
+		  "leave: \"over\" must be true or false" },
+		{ "{\"version\":1,\"job\":\"gpt\",\"over\":true,\"concerned\":0}",
+		  "leave: \"concerned\" must be true or false" },
+	};
 	struct ptc_leaving_answer a = { .job = "untouched" };
-	struct ptc_error err = PTC_ERROR_INIT;
 
 	(void)state;
-	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-		assert_int_equal(PTC_EINVAL, ptc_leaving_answer_decode(bad[i], &a, &err));
-	assert_non_null(strstr(err.text, "leave: \"uuid\" is missing"));
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+
+		assert_int_equal(PTC_EINVAL, ptc_leaving_answer_decode(bad[i][0], &a, &err));
+		if (!strstr(err.text, bad[i][1]))
+			fail_msg("\"%s\" does not say \"%s\"", err.text, bad[i][1]);
+	}
 	assert_string_equal("untouched", a.job);
 }
 

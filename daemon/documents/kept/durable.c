@@ -4,15 +4,42 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/number/digest.h"
-#include "formats/json.h"
+#include "formats/members.h"
 
 #include <string.h>
 
+#define KEY(name, k, ...) PTC_ROW(struct ptc_durable, name, key[k], STRING, __VA_ARGS__)
+#define IF(k)             PTC_IF(struct ptc_durable, key[k])
+
+/* In the order of enum ptc_durable_key. */
+static const struct ptc_member key_rows[PTC_DURABLE_KEYS] = {
+	KEY("meta", PTC_DURABLE_META),
+	KEY("record", PTC_DURABLE_RECORD),
+	KEY("copies", PTC_DURABLE_COPIES, IF(PTC_DURABLE_COPIES)),
+	KEY("older", PTC_DURABLE_OLDER, IF(PTC_DURABLE_OLDER)),
+};
+static const struct ptc_members key_members = PTC_MEMBERS(key_rows, struct ptc_durable);
+static const struct ptc_member blob_rows[] = {
+	PTC_ROW(struct ptc_kept_doc, NULL, hash, TEXT, .min = PTC_HASH_HEX - 1),
+	PTC_ROW(struct ptc_kept_doc, NULL, len, U64),
+};
+static const struct ptc_members blob_members = PTC_TUPLE(blob_rows, struct ptc_kept_doc);
+struct header {
+	struct ptc_durable d;
+	struct ptc_kept_doc *blobs; /* without their bytes, which follow the header */
+	size_t nblobs;
+};
+static const struct ptc_member header_rows[] = {
+	PTC_ROW(struct header, "epoch", d.epoch, U64),
+	PTC_ROW(struct header, "revision", d.revision, U64),
+	PTC_ROW(struct header, "keys", d, MAP, .of = &key_members),
+	PTC_ROW(struct header, "blobs", blobs, LIST, PTC_COUNT(struct header, nblobs), .of = &blob_members),
+};
+static const struct ptc_members header_members = PTC_MEMBERS(header_rows, struct header);
+
 const char *ptc_durable_key_name(enum ptc_durable_key key)
 {
-	static const char *const names[PTC_DURABLE_KEYS] = { "meta", "record", "copies", "older" };
-
-	return names[key];
+	return key_rows[key].key;
 }
 
 void ptc_durable_done(struct ptc_durable *d)
@@ -28,32 +55,11 @@ bool ptc_durable_later(const struct ptc_durable *a, const struct ptc_durable *b)
 	return a->epoch != b->epoch ? a->epoch > b->epoch : a->revision > b->revision;
 }
 
-/* NULL: out of memory. */
-static char *header(const struct ptc_durable *d)
-{
-	json_t *keys = json_object(), *blobs = json_array(), *root;
-	char *text;
-	bool ok = keys && blobs;
-
-	for (size_t i = 0; ok && i < PTC_DURABLE_KEYS; i++)
-		if (d->key[i])
-			ok = json_object_set_new(keys, ptc_durable_key_name((enum ptc_durable_key)i),
-						 json_string(d->key[i])) == 0;
-	for (size_t i = 0; ok && i < d->blobs->n; i++)
-		ok = json_array_append_new(blobs, json_pack("[s, I]", d->blobs->v[i].hash,
-							    (json_int_t)d->blobs->v[i].len)) == 0;
-	root = json_pack("{s:i, s:I, s:I, s:o, s:o}", "version",
-			 (int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), "epoch", (json_int_t)d->epoch,
-			 "revision", (json_int_t)d->revision, "keys", keys, "blobs", blobs);
-	text = root && ok ? ptc_json_text(root) : NULL;
-	json_decref(root);
-	return text;
-}
-
 int ptc_durable_encode(const struct ptc_durable *d, char **ret_data, size_t *ret_len)
 {
+	const struct header h = { *d, d->blobs->v, d->blobs->n };
 	struct ptc_buf b = PTC_BUF_INIT;
-	char *text = header(d);
+	char *text = ptc_members_to_text((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), &header_members, &h);
 	size_t len = text ? strlen(text) : 0;
 	uint8_t le[4];
 
@@ -100,49 +106,26 @@ static int take_blob(const char *what, const char *hash, const char *data, size_
 	return rc ? ptc_nomem(err) : 0;
 }
 
-static int take_blobs(const char *what, const json_t *list, const char *data, size_t len, struct ptc_kept_job *j,
-		      struct ptc_error *err)
+static int take_blobs(const char *what, const struct header *h, const char *data, size_t len, struct ptc_error *err)
 {
-	json_t *row;
-	size_t i;
-	int rc = 0;
+	for (size_t i = 0; i < h->nblobs; i++) {
+		const struct ptc_kept_doc *blob = &h->blobs[i];
+		int rc = blob->len > len ? corrupt(what, err)
+					 : take_blob(what, blob->hash, data, blob->len, h->d.own, err);
 
-	json_array_foreach(list, i, row) {
-		const char *hash = json_string_value(json_array_get(row, 0));
-		json_int_t bytes = json_integer_value(json_array_get(row, 1));
-
-		if (!hash || strlen(hash) != PTC_HASH_HEX - 1 || bytes < 0 || (uint64_t)bytes > len)
-			return corrupt(what, err);
-		rc = take_blob(what, hash, data, (size_t)bytes, j, err);
 		if (rc)
 			return rc;
-		data += bytes;
-		len -= (size_t)bytes;
+		data += blob->len;
+		len -= blob->len;
 	}
 	return len ? corrupt(what, err) : 0;
 }
 
-static int take_keys(const char *what, const json_t *root, struct ptc_durable *d, struct ptc_error *err)
-{
-	const json_t *keys = json_object_get(root, "keys");
-
-	d->epoch = ptc_json_count(root, "epoch");
-	d->revision = (int64_t)ptc_json_count(root, "revision");
-	for (size_t i = 0; i < PTC_DURABLE_KEYS; i++) {
-		const char *v = json_string_value(json_object_get(keys, ptc_durable_key_name((enum ptc_durable_key)i)));
-
-		d->key[i] = v ? ptc_strdup(v) : NULL;
-		if (v && !d->key[i])
-			return ptc_nomem(err);
-	}
-	return d->key[PTC_DURABLE_META] && d->key[PTC_DURABLE_RECORD] ? 0 : corrupt(what, err);
-}
-
 int ptc_durable_decode(const char *what, const void *data, size_t len, struct ptc_durable *ret, struct ptc_error *err)
 {
-	struct ptc_durable d = { 0 };
 	const uint8_t *p = data;
-	json_t *root = NULL;
+	const char *text = (const char *)data + 4;
+	struct header h = { 0 };
 	size_t head = 0;
 	int rc;
 
@@ -150,23 +133,15 @@ int ptc_durable_decode(const char *what, const void *data, size_t len, struct pt
 		head |= (size_t)p[i] << (8 * i);
 	if (len < 4 || head > len - 4)
 		return corrupt(what, err);
-	rc = ptc_json_load(what, p + 4, head, &root, err);
-	if (rc == 0)
-		rc = ptc_json_version(what, root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
-	if (rc == 0)
-		rc = take_keys(what, root, &d, err);
-	if (rc == 0) {
-		d.own = ptc_calloc(1, sizeof *d.own);
-		rc = d.own ? take_blobs(what, json_object_get(root, "blobs"), (const char *)data + 4 + head,
-					len - 4 - head, d.own, err)
-			   : ptc_nomem(err);
-		d.blobs = d.own;
-	}
-	json_decref(root);
-	if (rc) {
-		ptc_durable_done(&d);
+	rc = ptc_members_from_text(what, PTC_DOC_OLDEST, PTC_DOC_VERSION, &header_members, text, head, &h, err);
+	if (rc)
 		return rc;
-	}
-	*ret = d;
-	return 0;
+	h.d.blobs = h.d.own = ptc_calloc(1, sizeof *h.d.own);
+	rc = h.d.own ? take_blobs(what, &h, text + head, len - 4 - head, err) : ptc_nomem(err);
+	ptc_free(h.blobs);
+	if (rc)
+		ptc_durable_done(&h.d);
+	else
+		*ret = h.d;
+	return rc;
 }

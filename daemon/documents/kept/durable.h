@@ -6,7 +6,8 @@
  * {version, epoch, revision, keys: {meta, record, copies, older}, blobs: [[hash, bytes], ...]}.
  *
  * Plain data of whoever has it; no thread. Failure modes: PTC_ECORRUPT for bytes that are cut off or whose blobs do not
- * have the hashes that are named; PTC_EVERSION; memory. */
+ * have the hashes that are named; PTC_EINVAL for a header with a wrong member, which the error names; PTC_EVERSION;
+ * memory. */
 #pragma once
 
 #include "daemon/documents/kept/kept_jobs.h"
@@ -26,7 +27,7 @@ const char *ptc_durable_key_name(enum ptc_durable_key key); /* its last part in 
 struct ptc_durable {
 	uint64_t epoch;                   /* of the etcd that they are from (base/number/fence.h) */
 	int64_t revision;                 /* the greatest mod_revision of the keys */
-	char *key[PTC_DURABLE_KEYS];      /* values; NULL: there is no such key */
+	char *key[PTC_DURABLE_KEYS];      /* values; NULL: there is no such key; meta and record are there */
 	const struct ptc_kept_job *blobs; /* borrowed by an encoder */
 	struct ptc_kept_job *own;         /* what decode has made */
 };

@@ -8,6 +8,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,6 +93,82 @@ static void test_damage(void **state)
 	ptc_free(data);
 }
 
+/* A header, then the bytes of its blobs; the header's length is before it. */
+static void framed(const char *header, const char *blobs, char data[512], size_t *ret_len)
+{
+	const size_t len = strlen(header);
+
+	assert_true(len < 256);
+	memcpy(data, (const char[4]){ (char)len }, 4);
+	memcpy(data + 4, header, len);
+	memcpy(data + 4 + len, blobs, strlen(blobs));
+	*ret_len = 4 + len + strlen(blobs);
+}
+
+#define KEYS "\"keys\":{\"meta\":\"{}\",\"record\":\"{}\"}"
+#define HASH "0123456789abcdef0123456789abcdef"
+
+static void test_bytes(void **state)
+{
+	static char meta[] = "{}", record[] = "{}", copies[] = "[]";
+	struct ptc_kept_job blobs = { 0 };
+	struct ptc_durable d = { .epoch = 3, .revision = 99, .blobs = &blobs };
+	char hash[PTC_HASH_HEX], header[256], want[512], *data;
+	size_t len, want_len;
+
+	(void)state;
+	d.key[PTC_DURABLE_META] = meta;
+	d.key[PTC_DURABLE_RECORD] = record;
+	d.key[PTC_DURABLE_COPIES] = copies;
+	add(&blobs, "ab", 2);
+	ptc_content_hash("ab", 2, hash);
+	snprintf(header, sizeof header,
+		 "{\"version\":1,\"epoch\":3,\"revision\":99,\"keys\":{\"meta\":\"{}\",\"record\":\"{}\","
+		 "\"copies\":\"[]\"},\"blobs\":[[\"%s\",2]]}",
+		 hash);
+	framed(header, "ab", want, &want_len);
+	assert_int_equal(ptc_durable_encode(&d, &data, &len), 0);
+	assert_int_equal(len, want_len);
+	assert_memory_equal(data, want, len);
+	ptc_kept_job_empty(&blobs);
+	ptc_free(blobs.v);
+	ptc_free(data);
+}
+
+static void test_wrong_members(void **state)
+{
+	static const struct {
+		const char *header, *says;
+		int code;
+	} bad[] = {
+		{ "{\"version\":1,\"epoch\":\"3\"}", "j: \"epoch\" must be a whole number", PTC_EINVAL },
+		{ "{\"version\":1,\"epoch\":3,\"revision\":9,\"keys\":[]}", "j: \"keys\" must be a map", PTC_EINVAL },
+		{ "{\"version\":1,\"epoch\":3,\"revision\":9,\"keys\":{\"meta\":\"\"}}", "j: \"record\" is missing",
+		  PTC_EINVAL },
+		{ "{\"version\":1,\"epoch\":3,\"revision\":9," KEYS "}", "j: \"blobs\" is missing", PTC_EINVAL },
+		{ "{\"version\":1,\"epoch\":3,\"revision\":9," KEYS ",\"blobs\":[[\"00\",2]]}",
+		  "j: \"blobs\" must be a text of at least 32 bytes", PTC_EINVAL },
+		{ "{\"version\":1,\"epoch\":3,\"revision\":9," KEYS ",\"blobs\":[[\"" HASH "\",\"2\"]]}",
+		  "j: \"blobs\" must be a whole number", PTC_EINVAL },
+		{ "{\"version\":1,\"epoch\":3,\"revision\":9," KEYS ",\"blobs\":[[\"" HASH "\",3]]}",
+		  "j: the committed documents that it keeps are damaged", PTC_ECORRUPT },
+		{ "{\"version\":3,\"epoch\":3,\"revision\":9," KEYS ",\"blobs\":[]}", "j: ", PTC_EVERSION },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_durable d;
+		char data[512];
+		size_t len;
+
+		framed(bad[i].header, "ab", data, &len);
+		assert_int_equal(ptc_durable_decode("j", data, len, &d, &err), bad[i].code);
+		if (!strstr(err.text, bad[i].says))
+			fail_msg("\"%s\" does not say \"%s\"", err.text, bad[i].says);
+	}
+}
+
 static void test_later(void **state)
 {
 	const struct ptc_durable a = { .epoch = 1, .revision = 5 }, b = { .epoch = 0, .revision = 1 << 30 },
@@ -121,10 +198,8 @@ static void test_fences(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip),
-		cmocka_unit_test(test_damage),
-		cmocka_unit_test(test_later),
-		cmocka_unit_test(test_fences),
+		cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_damage), cmocka_unit_test(test_bytes),
+		cmocka_unit_test(test_wrong_members), cmocka_unit_test(test_later),  cmocka_unit_test(test_fences),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

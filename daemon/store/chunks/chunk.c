@@ -535,8 +535,10 @@ int ptc_store_chunks_finalize(struct job *j, struct ptc_error *err)
 				return rc;
 		}
 	}
-	/* Blocks reserved for chunks that a crash kept from being made. */
-	if (fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)j->alloc_end,
+	/* Blocks reserved for chunks that a crash kept from being made. A file that a higher ceiling has let grow ends
+	 * where its map ends. */
+	if (j->map_bytes > j->alloc_end &&
+	    fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)j->alloc_end,
 		      (off_t)(j->map_bytes - j->alloc_end)) != 0 &&
 	    errno != EOPNOTSUPP && errno != ENOSYS)
 		return ptc_error_errno(err, errno, "cannot free what a crash reserved");
@@ -562,15 +564,18 @@ void ptc_store_chunks_yield(struct ptc_store *s, const struct job *but, uint64_t
 static int make_room(struct job *j, size_t n, struct ptc_error *err)
 {
 	struct ptc_store *s = j->s;
-	uint64_t max = ptc_store_chunks_max(s);
+	uint64_t max = ptc_store_chunks_max(s), all;
 
 	ptc_store_chunks_yield(s, j, max - PTC_MIN(max, n));
-	if (s->nused + s->nwarm + n <= max)
+	all = s->nused + s->nwarm + n;
+	if (all <= max)
 		return 0;
 	return ptc_error_set(
 		err, PTC_ENOSPC,
-		"the store is full: %llu of %llu chunks are in use, and %zu more are needed (ceiling %llu bytes)",
-		(unsigned long long)s->nused, (unsigned long long)max, n + j->nwarm, (unsigned long long)s->ceiling);
+		"the store is full: %llu of %llu chunks are in use, and %zu more are needed (ceiling %llu bytes): "
+		"raise memory.ceiling by at least %llu MiB, or delete jobs or snapshots on this node",
+		(unsigned long long)s->nused, (unsigned long long)max, n + j->nwarm, (unsigned long long)s->ceiling,
+		(unsigned long long)ptc_store_raise_mib((all - max) * PTC_CHUNK_BYTES));
 }
 
 static int put_values(struct job *j, MDB_txn *txn, size_t n, void **ptrs)

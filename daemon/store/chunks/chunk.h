@@ -13,6 +13,12 @@ int ptc_store_chunks_reopen(const struct job *j, int flags);         /* a descri
 int ptc_store_chunks_finalize(struct job *j, struct ptc_error *err); /* call it after the tables have been loaded */
 /* wlock. The number of chunks that may have blocks. */
 uint64_t ptc_store_chunks_max(const struct ptc_store *s);
+/* By how many MiB memory.ceiling has to grow before there is room for so many more bytes of chunks. The tables' share,
+ * 1/256 of it, grows, too (daemon/config/memory.h). */
+static inline uint64_t ptc_store_raise_mib(uint64_t bytes)
+{
+	return (bytes + bytes / 255) / (1u << 20) + 1;
+}
 /* wlock. Gives blocks of free chunks back to the file system, for all jobs except `but`, until at most `max` chunks
  * have blocks or no free chunk of these jobs has. */
 void ptc_store_chunks_yield(struct ptc_store *s, const struct job *but, uint64_t max);
