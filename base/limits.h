@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every named maximum, with its reason. Anything that grows with input is checked against one of them at the boundary
- * where it comes in. */
+/* Maxima that several rooms use, with the reason where a number has one. Anything that grows with input is checked
+ * against one of these, or against a limit of its own room, at the boundary where it comes in. */
 #pragma once
 
 #define PTC_DEVICE_NAME_BYTES    96   /* as many as NVML writes */

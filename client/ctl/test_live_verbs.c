@@ -357,7 +357,7 @@ static void test_run(void **state)
 				 "  blobs                  2 new ranks have none (rng)\n"
 				 "  time per phase, ms     starting 200.5, building 100.0\n"
 				 "  training paused            300.0 ms\n"
-				 "    start of workers         150.0 ms   50 %\n"
+				 "    build of new ranks       150.0 ms   50 %\n"
 				 "    first step                75.0 ms   25 %\n");
 	assert_int_equal(RUN("run", "again", "--wait", "--format", "json"), 0);
 	assert_string_equal(g.job, "again");

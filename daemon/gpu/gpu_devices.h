@@ -8,7 +8,7 @@
 
 #include "daemon/gpu/cuda/gpu_export.h"
 
-#define PTC_GPU_DEVICES_MAX   64 /* devices of a node: 8 cards of 7 instances each */
+#define PTC_GPU_DEVICES_MAX   64 /* devices of a node: 8 cards of up to 7 instances each are 56 */
 #define PTC_GPU_PROCESSES_MAX 64 /* processes of a device that are listed; the others are only counted */
 
 enum ptc_gpu_kind { PTC_GPU_WHOLE, PTC_GPU_MIG };

@@ -2,8 +2,9 @@
 /* Reading chunk files that the daemon owns. Happy path: whole blocks are copied out and match the checksums that the
  * daemon named. Their bytes go to the caller. Then the chunks' counts of uses still have the values that the daemon
  * named. Failure modes: a flipped bit, a count that has changed, a hole, a file that ends before: false. The caller
- * then asks anew, at last through the daemon, which says what is wrong. The file is read by pread, not mapped: through
- * a mapping, each hole that is read would take a page of memory, and the end of the file would kill us. */
+ * then asks again and, if that fails too, reads through the daemon, which says what is wrong. The file is read by
+ * pread, not mapped: through a mapping, each hole that is read would take a page of memory, and the end of the file
+ * would kill us. */
 #include "fusefs/source/chunk_file.h"
 
 #include "base/alloc.h"

@@ -21,7 +21,7 @@ struct ptc_fs_job {
 	bool shared; /* members of group gid may read it, too */
 	gid_t gid;
 	uint64_t generation, snapshot, step; /* the committed ones; snapshot 0: none yet */
-	/* snapshots that it keeps beside that */
+	/* older snapshots that the job keeps beside the committed one */
 	struct {
 		uint64_t snapshot, step;
 	} kept[PTC_JOB_KEEP_MAX];

@@ -355,9 +355,14 @@ static void put_pause(const json_t *pause)
 	static const struct {
 		const char *key, *name;
 	} parts[] = {
-		{ "stop_ms", "stop at boundary" }, { "copy_ms", "copy out" },          { "commit_ms", "commit" },
-		{ "end_ms", "end of old ranks" },  { "build_ms", "start of workers" }, { "move_ms", "move" },
-		{ "restore_ms", "restore" },       { "first_step_ms", "first step" },
+		{ "stop_ms", "stop at boundary" },
+		{ "copy_ms", "copy out" },
+		{ "commit_ms", "commit" },
+		{ "end_ms", "end of old ranks" },
+		{ "build_ms", "build of new ranks" },
+		{ "move_ms", "move" },
+		{ "restore_ms", "restore" },
+		{ "first_step_ms", "first step" },
 	};
 	double total = json_number_value(json_object_get(pause, "total_ms"));
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Capture: a snapshot from ranks that wait at a boundary. Happy path, in this order:
  * - memory is reserved for what this node holds under the generation;
- * - a few threads copy the memory of ranks into extents (capture_fill.c); that is the only copy of each byte;
+ * - a few threads copy the memory of ranks into extents (capture_fill.c): here each byte is copied once;
  * - ranks that waited only for the copy go on, and the threads digest the extents;
  * - if a rule says that the greatest value of a tensor counts, it is compared with other nodes' (max_reduce.c);
  * - if the primary of a box is on another node only, it is fetched from there (remote_primary.c);

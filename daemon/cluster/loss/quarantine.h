@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decides how long a node that was lost again and again is quarantined: no job moves ranks there without a request.
+/* Decides how long a node that was lost again and again is quarantined: no job grows onto it, and a job is started
+ * again there by itself only if it cannot go on otherwise.
  *
  * Each loss of a job's node costs a recovery, and its return another switch, where the job grows. So a node that comes
  * and goes would cost a job most of its time. When a node comes back after its second loss it is quarantined for

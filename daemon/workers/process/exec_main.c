@@ -9,10 +9,11 @@
  * the program's, so it survives cgroup.kill.
  *
  * The program writes its log itself, straight into the file: were there a pipe, the helper's death would block or kill
- * the program. The helper only cuts the file: when the file exceeds its limit, all but its newer half becomes a hole.
- * No line is lost in a race with the program, and no line moves. Room that the program reserves without writing is
- * freed as well, once it is as much as the limit. So the file may exceed the limit by the bytes of some milliseconds,
- * and its length is that of all bytes ever written. If the helper was killed, nobody cuts the file.
+ * the program. The helper only cuts the file: when its bytes exceed the limit, all but the newest become a hole, and
+ * half of the limit is left. No line is lost in a race with the program, and no line moves. Room that the program
+ * reserves without writing is freed as well, once it is as much as the limit. So the file may exceed the limit by the
+ * bytes of some milliseconds, and its length is that of all bytes ever written. If the helper was killed, nobody cuts
+ * the file.
  *
  * Happy path: request -> fork -> program makes its session, answers "ready" -> cgroup, `process` -> "go" -> exec ->
  * `exit`.
