@@ -29,6 +29,7 @@
 _Static_assert(sizeof(struct ptc_direct_read_span) == sizeof(struct ptc_admin_span),
 	       "spans are handed on as they come");
 _Static_assert(sizeof(struct ptc_direct_read_chunk) == sizeof(struct ptc_admin_chunk), "and so are chunks");
+_Static_assert(PTC_ADMIN_LOCATE_BYTES == PTC_DIRECT_READ_BYTES_MAX, "so much in one question");
 _Static_assert(sizeof(struct ptc_direct_read_range) == sizeof(struct ptc_admin_piece), "pieces are sent as they are");
 
 /* Whoever owns the control socket must be who listens beside it: what he says goes into files. */

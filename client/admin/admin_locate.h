@@ -7,6 +7,8 @@
 
 #include <ptc/admin_state.h>
 
+#define PTC_ADMIN_LOCATE_BYTES (16u << 20) /* most bytes of 256 pieces that follow each other */
+
 struct ptc_admin_piece { /* bytes [offset, offset + length) of an item, row-major; length > 0 */
 	uint32_t item, ndim;
 	int64_t shape[8]; /* of the item, the last dim in bytes */
