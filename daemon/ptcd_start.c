@@ -19,6 +19,7 @@
 #include "daemon/agent/agent.h"
 #include "daemon/agent/healing/heal.h"
 #include "daemon/agent/tables/direct_reads.h"
+#include "daemon/agent/tables/import_window.h"
 #include "daemon/agent/tables/tables.h"
 #include "daemon/api/recover/recover.h"
 #include "daemon/api/recover/replaced.h"
@@ -303,7 +304,7 @@ static void start_direct_reads(struct process *p)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 
-	if (ptc_direct_reads_new(p->d.agent, p->d.config.control_socket, &p->direct_reads, &err))
+	if (ptc_direct_reads_new(p->d.agent, p->d.import_windows, p->d.config.control_socket, &p->direct_reads, &err))
 		ptc_warn("agent", "readers on this node cannot read chunk files directly: %s", err.text);
 }
 
@@ -397,8 +398,9 @@ static int start_agent(struct process *p, struct ptc_error *err)
 
 	d->read_views = ptc_read_views_new();
 	d->pins = ptc_pins_new();
+	d->import_windows = ptc_import_windows_new();
 	d->samples = ptc_samples_new(&(struct ptc_samples_opts){ &d->config, d->loop, d->cluster, d->channels });
-	if (rc == 0 && (!d->read_views || !d->pins || !d->samples))
+	if (rc == 0 && (!d->read_views || !d->pins || !d->samples || !d->import_windows))
 		rc = ptc_nomem(err);
 	if (rc == 0)
 		rc = ptc_rpc_client_new(d->loop, &d->client, err);
@@ -717,6 +719,7 @@ void ptc_process_stop(struct process *p)
 	p->direct_reads = ptc_direct_reads_free(p->direct_reads);
 	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
+	d->import_windows = ptc_import_windows_free(d->import_windows);
 	d->controllers.measuring = ptc_measuring_free(d->controllers.measuring); /* calls that make jobs use it */
 	p->planning = ptc_planning_free(p->planning);
 	d->samples = ptc_samples_free(d->samples);

@@ -14,6 +14,7 @@
  * none. */
 #pragma once
 
+#include <fcntl.h>
 #include <stdint.h>
 
 /* Another socket beside the control socket, for calls as there, of mode 0600: root's. A user who connects to the one
@@ -61,4 +62,47 @@ struct ptc_direct_read_reply {
 	uint32_t nspans, nchunks;
 	struct ptc_direct_read_span
 		spans[]; /* of all ranges, in order; struct ptc_direct_read_chunk chunks[nchunks] follow the last one */
+};
+
+/* ---- imports ---- */
+
+/* A window: shared memory through which a client hands an import's bytes to the ptcd of its own node, so that they
+ * cross no socket. The client asks over a connection of its own to the same socket. The answer has a descriptor of the
+ * window and a key. From then on the connection belongs to the window. The client maps the window, seals it
+ * (PTC_IMPORT_WINDOW_SEALS), and sends the key in the first message of an ImportData stream. Then it writes bytes into
+ * the window and says over the connection where they are; ptcd answers each part once it has copied it, and the client
+ * may write there again. At the end the client shuts the connection for writing, and half-closes the stream.
+ *
+ * The window is a memfd of ptcd's that can neither shrink nor grow. After the client's seal nobody can map it for
+ * writing again, nor make holes in it. So no access of ptcd's can fail. The client can change the bytes at any time:
+ * ptcd copies them once, and digests the copy.
+ *
+ * Failure modes: status is a code of base/status.h, 0 or less; an older ptcd ends the connection (send messages then).
+ * If a part is wrong or cannot be written, the connection ends, and the stream says why. */
+#define PTC_IMPORT_WINDOW_MAGIC 0x3157494cu /* "LIW1": another layout of these structs gets another one */
+#define PTC_IMPORT_WINDOW_BYTES (2u << 20)
+#define PTC_IMPORT_WINDOW_SLOT  (512u << 10) /* of one part: it stays in a processor's cache */
+#define PTC_IMPORT_WINDOW_SLOTS (PTC_IMPORT_WINDOW_BYTES / PTC_IMPORT_WINDOW_SLOT)
+#define PTC_IMPORT_WINDOW_KEY   16
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+#define PTC_IMPORT_WINDOW_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+
+struct ptc_import_window_request {
+	uint32_t magic, reserved;
+};
+struct ptc_import_window_reply {
+	uint32_t magic;
+	int32_t status;
+	uint64_t bytes; /* of the window */
+	uint8_t key[PTC_IMPORT_WINDOW_KEY];
+};
+struct ptc_import_window_part { /* bytes [at, at + bytes) of the window go to `offset` of the item; bytes > 0 */
+	uint32_t magic, item;
+	uint64_t offset;
+	uint32_t at, bytes;
+};
+struct ptc_import_window_taken { /* the oldest part that has had no answer */
+	uint32_t magic, bytes;
 };

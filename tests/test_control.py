@@ -3,10 +3,15 @@
 that does not answer, daemons that are stopped in the middle. Spoken over grpcio (tests/wire.py), not through ptcctl.
 """
 import concurrent.futures
+import fcntl
 import json
+import mmap
 import os
+import random
 import re
 import signal
+import socket
+import struct
 import subprocess
 import threading
 import time
@@ -20,6 +25,54 @@ import wire
 from harness import PATIENCE, SLOWED, Job, wait_for
 
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}}]
+
+SEALS = {"add": 1033, "all": 0x1 | 0x2 | 0x4 | 0x10} # F_ADD_SEALS; of proto/direct_read.h
+
+
+def digest_of(data):
+    """base/number/digest.h, a byte at a time."""
+    table = []
+    for i in range(256):
+        v = i << 56
+        for _ in range(8):
+            v = (v << 1 ^ 0xAD93D23594C935A9 if v >> 63 else v << 1) & (1 << 64) - 1
+        table.append(v)
+    v = 0
+    for byte in data:
+        v = (v << 8 & (1 << 64) - 1) ^ table[v >> 56 ^ byte]
+    return v
+
+
+class Window:
+    """A client's end of proto/direct_read.h, which does as it likes."""
+    MAGIC = 0x3157494c
+
+    def __init__(self, control):
+        self.s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.s.settimeout(20 * PATIENCE)
+        self.s.connect(control + ".direct")
+        self.s.send(struct.pack("=II", self.MAGIC, 0))
+        reply, (self.fd,), _, _ = socket.recv_fds(self.s, 1024, 1)
+        magic, status, size, self.key = struct.unpack("=IiQ16s", reply)
+        assert (magic, status) == (self.MAGIC, 0), reply
+        self.map = mmap.mmap(self.fd, size)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.s.close()
+        self.map.close()
+        os.close(self.fd)
+
+    def seal(self):
+        fcntl.fcntl(self.fd, SEALS["add"], SEALS["all"])
+
+    def say(self, item, offset, at, size):
+        self.s.send(struct.pack("=IIQII", self.MAGIC, item, offset, at, size))
+
+    def taken(self):
+        return struct.unpack("=II", self.s.recv(64))[1]
 
 
 @harness.labels("threads")
@@ -320,6 +373,72 @@ class Control(harness.Case):
             wait_for(lambda: self.phase(job) == "empty" or self.phase(job) == "idle", 20 * PATIENCE, "the import's end")
             self.assertEqual(0, job.generation())
             c.ptcctl(*job.import_args("tp=2"))
+            job.check_whole(self)
+
+    def test_windows_of_hostile_clients(self):
+        """What a client says of its window is checked, each time with one line, and only its own import ends. What it writes there after
+        the daemon has copied the bytes changes nothing."""
+        import grpc
+
+        def stream(p, number, w, key=None):
+            return p.start("Control", "ImportData", [wire.message("ImportChunk", job="j", import_id=number, window=key or w.key)])
+
+        def refused(call, text):
+            with self.assertRaises(grpc.RpcError) as e:
+                call.result()
+            self.assertIn(text, e.exception.details())
+            self.assertNotIn("\n", e.exception.details())
+
+        with self.cluster(nodes=2, devices=1) as c, self.peer(c) as p:
+            job = self.job(c)
+            job.create()
+            for parts, text in (((4, 0, 0, 1), "item"), ((0, 8192, 0, 1), "exceed"), ((0, 2**64 - 1, 0, 2), "exceed"),
+                                ((0, 0, 2 << 20, 1), "window"), ((0, 0, 2**32 - 1, 2), "window"), ((0, 0, 0, 0), "window"),
+                                ((0, 0, 0, 2**32 - 1), "window"), (None, "sealed"), (b"x" * 16, "again")):
+                with Window(c.nodes["n0"].socket) as w, self.subTest(parts=parts):
+                    for size in (0, 4 << 20):
+                        self.assertRaises(PermissionError, os.ftruncate, w.fd, size)
+                    number = self.begin(p, job)
+                    if parts:
+                        w.seal()
+                    call = stream(p, number, w, parts if isinstance(parts, bytes) else None)
+                    if isinstance(parts, tuple):
+                        w.say(*parts)
+                    refused(call, text)
+                    wait_for(lambda: self.phase(job) in ("idle", "empty"), 20 * PATIENCE, "the import's end")
+
+            with Window(c.nodes["n0"].socket) as w: # killed in the middle
+                number = self.begin(p, job)
+                w.seal()
+                call = stream(p, number, w)
+                w.say(0, 0, 0, 4096)
+                self.assertEqual(4096, w.taken())
+                call.cancel()
+            wait_for(lambda: self.phase(job) in ("idle", "empty"), 20 * PATIENCE, "the import of a client that is gone to end")
+
+            rng = random.Random(self.seed)
+            with Window(c.nodes["n0"].socket) as w:
+                number = self.begin(p, job)
+                w.seal()
+                call = stream(p, number, w)
+                data = [job.state.tensors["param"][name].tobytes() for name in sorted(job.state.tensors["param"])]
+                parts = [(i, at) for i, tensor in enumerate(data) for at in range(0, len(tensor), 1000)]
+                rng.shuffle(parts)
+                for item, at in parts:
+                    part = data[item][at:at + 1000]
+                    place = rng.randrange(len(w.map) - len(part))
+                    w.map[place:place + len(part)] = part
+                    w.say(item, at, place, len(part))
+                    self.assertEqual(len(part), w.taken())
+                    w.map[place:place + len(part)] = rng.randbytes(len(part))
+                w.s.shutdown(socket.SHUT_WR)
+                self.assertEqual(sum(map(len, data)), call.result().bytes)
+                with open(job.files["param"], "rb") as f:
+                    size = struct.unpack("<Q", f.read(8))[0]
+                    header = struct.pack("<Q", size) + f.read(size)
+                p.call("Control", "ImportCommit", job="j", import_id=number, digests=list(map(digest_of, data)),
+                       files=[wire.message("ImportedFile", field="param", name="model.safetensors", header=header,
+                                           items=range(len(data)))])
             job.check_whole(self)
 
     def test_on_whose_behalf(self):

@@ -51,6 +51,8 @@ struct ptc_admin_stream {
 	char *job;
 	uint64_t import_id;
 	bool finished;
+	struct ptc_admin_window window; /* fd -1: bytes go in messages */
+	void *room;                     /* for them; NULL: nobody has asked for it yet */
 };
 
 /* What a program sees, and what is behind it. */
@@ -141,6 +143,44 @@ struct ptc_admin_import *ptc_admin_import_done(struct ptc_admin_import *seen)
 	return NULL;
 }
 
+/* The daemon's own reason is better than "broken stream". */
+static int failed(struct ptc_admin_stream *s, int rc, struct ptc_error *err)
+{
+	int status;
+
+	if (!rc || rc == PTC_ETIMEOUT)
+		return rc;
+	s->finished = true;
+	status = ptc_rpc_stream_finish(s->rpc, err);
+	return status ? status : rc;
+}
+
+static int send_message(struct ptc_admin_stream *s, uint32_t item, uint64_t offset, const void *data, size_t len,
+			struct ptc_error *err)
+{
+	uint8_t header[CHUNK_HEADER];
+	struct ptc_rpc_part parts[2] = { { .data = header }, { .data = data, .len = len } };
+	Ptc__V1__ImportChunk chunk;
+	size_t n;
+
+	ptc__v1__import_chunk__init(&chunk);
+	chunk.version = PTC_ADMIN_VERSION;
+	chunk.job = s->job;
+	chunk.import_id = s->import_id;
+	chunk.item = item;
+	chunk.offset = offset;
+	if (s->window.fd >= 0)
+		chunk.window = (ProtobufCBinaryData){ .data = s->window.key, .len = sizeof s->window.key };
+	n = ptc_pb_added(header);
+	if (n + protobuf_c_message_get_packed_size(&chunk.base) > sizeof(header) - 2 * 10)
+		return ptc_error_set(err, PTC_EINVAL, "the job's name is too long");
+	n += protobuf_c_message_pack(&chunk.base, header + n);
+	n += put_varint(header + n, DATA_TAG);
+	n += put_varint(header + n, len);
+	parts[0].len = n;
+	return failed(s, ptc_rpc_stream_send(s->rpc, parts, len ? 2 : 1, err), err);
+}
+
 int ptc_admin_import_open(struct ptc_admin *a, const char *job, uint64_t import_id,
 			  struct ptc_admin_stream **ret_stream, struct ptc_error *err)
 {
@@ -151,8 +191,11 @@ int ptc_admin_import_open(struct ptc_admin *a, const char *job, uint64_t import_
 		return ptc_nomem(err);
 	s->job = ptc_strdup(job);
 	s->import_id = import_id;
+	s->window.fd = -1;
 	rc = s->job ? ptc_rpc_stream_open(a->bulk, SERVICE "ImportData", a->stream_timeout_ms, NULL, 0, &s->rpc, err)
 		    : ptc_nomem(err);
+	if (!rc && ptc_admin_window_open(a, a->stream_timeout_ms, &s->window))
+		rc = send_message(s, 0, 0, NULL, 0, err);
 	if (rc) {
 		ptc_admin_import_close(s);
 		return rc;
@@ -161,38 +204,48 @@ int ptc_admin_import_open(struct ptc_admin *a, const char *job, uint64_t import_
 	return 0;
 }
 
+/* A copy into each slot; none for a caller who has read into it (ptc_admin_import_room). */
+static int send_window(struct ptc_admin_stream *s, uint32_t item, uint64_t offset, const uint8_t *data, size_t len,
+		       struct ptc_error *err)
+{
+	size_t n, room;
+	void *slot;
+
+	for (size_t done = 0; done < len; done += n) {
+		int rc = ptc_admin_window_slot(&s->window, &slot, &room, err);
+
+		if (rc)
+			return rc;
+		n = PTC_MIN(len - done, room);
+		if (data + done != slot)
+			memcpy(slot, data + done, n);
+		rc = ptc_admin_window_send(&s->window, item, offset + done, n, err);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+int ptc_admin_import_room(struct ptc_admin_stream *s, void **ret_room, size_t *ret_len, struct ptc_error *err)
+{
+	if (s->window.fd >= 0)
+		return failed(s, ptc_admin_window_slot(&s->window, ret_room, ret_len, err), err);
+	if (!s->room)
+		s->room = ptc_malloc(PTC_ADMIN_CHUNK_BYTES);
+	*ret_room = s->room;
+	*ret_len = PTC_ADMIN_CHUNK_BYTES;
+	return s->room ? 0 : ptc_nomem(err);
+}
+
 int ptc_admin_import_send(struct ptc_admin_stream *s, uint32_t item, uint64_t offset, const void *data, size_t len,
 			  struct ptc_error *err)
 {
-	uint8_t header[CHUNK_HEADER];
-	struct ptc_rpc_part parts[2] = { { .data = header }, { .data = data, .len = len } };
-	Ptc__V1__ImportChunk chunk;
-	size_t n;
-	int rc, status;
-
 	if (len > PTC_ADMIN_CHUNK_BYTES)
 		return ptc_error_set(err, PTC_EINVAL, "%zu bytes in one chunk, at most %u are allowed", len,
 				     PTC_ADMIN_CHUNK_BYTES);
-	ptc__v1__import_chunk__init(&chunk);
-	chunk.version = PTC_ADMIN_VERSION;
-	chunk.job = s->job;
-	chunk.import_id = s->import_id;
-	chunk.item = item;
-	chunk.offset = offset;
-	n = ptc_pb_added(header);
-	if (n + protobuf_c_message_get_packed_size(&chunk.base) > sizeof(header) - 2 * 10)
-		return ptc_error_set(err, PTC_EINVAL, "the job's name is too long");
-	n += protobuf_c_message_pack(&chunk.base, header + n);
-	n += put_varint(header + n, DATA_TAG);
-	n += put_varint(header + n, len);
-	parts[0].len = n;
-	rc = ptc_rpc_stream_send(s->rpc, parts, len ? 2 : 1, err);
-	if (!rc)
-		return 0;
-	/* the daemon's own reason is better than "broken stream" */
-	s->finished = true;
-	status = ptc_rpc_stream_finish(s->rpc, err);
-	return status ? status : rc;
+	if (s->window.fd < 0)
+		return send_message(s, item, offset, data, len, err);
+	return failed(s, send_window(s, item, offset, data, len, err), err);
 }
 
 static int import_result(struct ptc_admin_stream *s, uint64_t *ret_bytes, struct ptc_error *err)
@@ -217,8 +270,10 @@ static int import_result(struct ptc_admin_stream *s, uint64_t *ret_bytes, struct
 int ptc_admin_import_finish(struct ptc_admin_stream *s, uint64_t *ret_bytes, struct ptc_error *err)
 {
 	uint64_t bytes = 0;
-	int rc = ptc_rpc_stream_half_close(s->rpc, err), status;
+	int rc, status;
 
+	ptc_admin_window_finish(&s->window);
+	rc = ptc_rpc_stream_half_close(s->rpc, err);
 	if (!rc)
 		rc = import_result(s, &bytes, err);
 	s->finished = true;
@@ -235,6 +290,8 @@ struct ptc_admin_stream *ptc_admin_import_close(struct ptc_admin_stream *s)
 	if (!s)
 		return NULL;
 	ptc_rpc_stream_free(s->rpc);
+	ptc_admin_window_done(&s->window);
+	ptc_free(s->room);
 	ptc_free(s->job);
 	ptc_free(s);
 	return NULL;

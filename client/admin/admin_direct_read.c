@@ -29,6 +29,7 @@
 _Static_assert(sizeof(struct ptc_direct_read_span) == sizeof(struct ptc_admin_span),
 	       "spans are handed on as they come");
 _Static_assert(sizeof(struct ptc_direct_read_chunk) == sizeof(struct ptc_admin_chunk), "and so are chunks");
+_Static_assert(PTC_ADMIN_LOCATE_BYTES == PTC_DIRECT_READ_BYTES_MAX, "so much in one question");
 _Static_assert(sizeof(struct ptc_direct_read_range) == sizeof(struct ptc_admin_piece), "pieces are sent as they are");
 
 /* Whoever owns the control socket must be who listens beside it: what he says goes into files. */
@@ -41,14 +42,12 @@ static bool is_daemon(int fd, const char *control)
 	return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) && !stat(control, &st) && cred.uid == st.st_uid;
 }
 
-static int connect_locked(struct ptc_admin *a)
+int ptc_admin_direct_connect_locked(struct ptc_admin *a, int *ret_fd)
 {
 	const struct timeval limit = { .tv_sec = TIMEOUT_S };
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	int fd;
 
-	if (a->direct_read.fd >= 0)
-		return 0;
 	if (!a->direct_read.control || ptc_sys_now_ns() < a->direct_read.not_before ||
 	    (size_t)snprintf(address.sun_path, sizeof address.sun_path, "%s" PTC_DIRECT_READ_SUFFIX,
 			     a->direct_read.control) >= sizeof address.sun_path)
@@ -63,12 +62,11 @@ static int connect_locked(struct ptc_admin *a)
 		a->direct_read.not_before = ptc_sys_now_ns() + UNREACHABLE_NS;
 		return PTC_EPEER;
 	}
-	a->direct_read.fd = fd;
+	*ret_fd = fd;
 	return 0;
 }
 
-/* One message, and the descriptor that comes with it. */
-static ssize_t receive(int from, void *buf, size_t size, int *ret_fd)
+ssize_t ptc_admin_direct_receive(int from, void *buf, size_t size, int *ret_fd)
 {
 	union {
 		struct cmsghdr align;
@@ -134,7 +132,7 @@ static bool exchange(int conn, const struct ptc_direct_read_request *q, struct p
 	while (n < 0 && errno == EINTR);
 	if (n == (ssize_t)len)
 		do
-			n = receive(conn, reply, REPLY_MAX, ret_fd);
+			n = ptc_admin_direct_receive(conn, reply, REPLY_MAX, ret_fd);
 		while (n < 0 && errno == EINTR);
 	*ret_dead = n == 0 || (n < 0 && (errno == EPIPE || errno == ECONNRESET));
 	if (n > 0 && is_reply(reply, n, *ret_fd, q))
@@ -152,7 +150,7 @@ static int ask_locked(struct ptc_admin *a, const struct ptc_direct_read_request 
 
 	do {
 		again = a->direct_read.fd >= 0; /* an old connection: the daemon may have been started anew since */
-		if (connect_locked(a))
+		if (!again && ptc_admin_direct_connect_locked(a, &a->direct_read.fd))
 			return PTC_EPEER;
 		if (exchange(a->direct_read.fd, q, reply, ret_fd, &dead))
 			return reply->status;

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asks where bytes of items lie on the daemon's own node, for a program that maps the store's file and reads it itself
- * (ptc-fuse). This header is not installed, because the format (proto/direct_read.h) changes with the daemon.
- * Errors, threads and ownership: <ptc/admin.h>. */
+/* What ptc's own programs do with memory that they share with the daemon of their node. ptc-fuse asks where bytes of
+ * items lie, maps the store's file and reads it itself. ptcctl reads an import's bytes straight into the window through
+ * which it hands them over. This header is not installed, because the formats (proto/direct_read.h) change with the
+ * daemon. Errors, threads and ownership: <ptc/admin.h>. */
 #pragma once
 
 #include <ptc/admin_state.h>
+
+#define PTC_ADMIN_LOCATE_BYTES (16u << 20) /* most bytes of 256 pieces that follow each other */
 
 struct ptc_admin_piece { /* bytes [offset, offset + length) of an item, row-major; length > 0 */
 	uint32_t item, ndim;
@@ -35,3 +38,7 @@ struct ptc_admin_spans {
  * seconds. If a daemon does not answer, the next second's calls do not ask it. The call pins none of the bytes. */
 int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, const struct ptc_admin_piece *pieces,
 		     size_t n, struct ptc_admin_spans *spans, struct ptc_error *err);
+
+/* Room for the next bytes of a stream, at most *ret_len. Give it to ptc_admin_import_send as data, and ask again for
+ * the bytes after them. Other data may be sent, too, but is copied. Blocks while the daemon is behind. */
+int ptc_admin_import_room(struct ptc_admin_stream *s, void **ret_room, size_t *ret_len, struct ptc_error *err);

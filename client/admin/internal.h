@@ -23,6 +23,31 @@ struct ptc_admin {
 	} direct_read;              /* admin_direct_read.c */
 };
 
+/* A connection to the socket of direct reads of the daemon's own node. PTC_EPEER: there is none, or it's not the
+ * daemon's; or one could not be made less than a second ago. The caller holds direct_read.lock. */
+int ptc_admin_direct_connect_locked(struct ptc_admin *a, int *ret_fd);
+/* One message, and the descriptor that comes with it (-1: none). */
+ssize_t ptc_admin_direct_receive(int from, void *buf, size_t size, int *ret_fd);
+
+/* The window of an ImportData stream (proto/direct_read.h); one thread. */
+struct ptc_admin_window {
+	int fd;       /* the connection; -1: there is none, so bytes go in messages */
+	uint8_t *map; /* NULL: the same */
+	uint8_t key[16];
+	uint64_t sent, taken; /* parts; part n is in slot n modulo the number of slots */
+	int64_t deadline_ns;
+};
+/* Gets one for a stream that lasts at most timeout_ms (0: for ever). False: there is none, *ret is empty. */
+bool ptc_admin_window_open(struct ptc_admin *a, int timeout_ms, struct ptc_admin_window *ret);
+/* The slot for the next part, once the daemon has copied what was there. PTC_EPEER: the daemon has ended the window;
+ * the stream says why. PTC_ETIMEOUT */
+int ptc_admin_window_slot(struct ptc_admin_window *w, void **ret_slot, size_t *ret_len, struct ptc_error *err);
+/* Hands over the first len bytes of that slot. */
+int ptc_admin_window_send(struct ptc_admin_window *w, uint32_t item, uint64_t offset, size_t len,
+			  struct ptc_error *err);
+void ptc_admin_window_finish(struct ptc_admin_window *w); /* everything is handed over */
+void ptc_admin_window_done(struct ptc_admin_window *w);
+
 /* Copies a program's struct, which begins with `size`, into ret of this version's `size` bytes. Members that the
  * program does not know become zero. oldest: the struct's size in its first version. name: the struct's name, for the
  * message. PTC_EINVAL: the struct is smaller than that. PTC_EVERSION: the program sets a member that this version does

@@ -271,24 +271,20 @@ static int pieces_of(const struct ptc_fs_state *s, const struct ptc_fs_range *ra
 	return rc;
 }
 
-static int locate(void *arg, const struct ptc_fs_state *s, const struct ptc_fs_range *ranges, size_t n,
-		  struct ptc_fs_spans **ret, struct ptc_error *err)
+int ptc_fs_admin_spans(struct ptc_admin *admin, const struct ptc_admin_export *e, const struct ptc_admin_piece *pieces,
+		       size_t n, struct ptc_fs_spans **ret, struct ptc_error *err)
 {
-	struct ptc_fs_admin *a = arg;
-	ptc_auto_free struct ptc_admin_piece *pieces = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *pieces);
-	struct ptc_fs_chunk_file *file = ptc_fs_chunk_file_get(s->uuid);
+	struct ptc_fs_chunk_file *file = ptc_fs_chunk_file_get(e->uuid);
 	struct ptc_admin_spans spans = { .dev = file ? file->dev : 0, .ino = file ? file->ino : 0 };
-	int rc = pieces ? pieces_of(s, ranges, n, pieces, err) : ptc_nomem(err);
+	int rc = ptc_admin_locate(admin, e, pieces, n, &spans, err);
 
-	if (rc == 0)
-		rc = ptc_admin_locate(a->admin, ((const struct state *)s)->info, pieces, n, &spans, err);
 	if (rc) {
 		ptc_fs_chunk_file_unref(file);
 		return rc;
 	}
 	if (spans.fd >= 0) {
 		ptc_fs_chunk_file_unref(file);
-		file = ptc_fs_chunk_file_new(s->uuid, spans.fd, spans.dev, spans.ino);
+		file = ptc_fs_chunk_file_new(e->uuid, spans.fd, spans.dev, spans.ino);
 	}
 	if (!file) {
 		ptc_free(spans.v);
@@ -298,6 +294,16 @@ static int locate(void *arg, const struct ptc_fs_state *s, const struct ptc_fs_r
 	*ret = ptc_fs_spans_new(file, (struct ptc_fs_span *)spans.v, spans.n, (struct ptc_fs_chunk *)spans.chunks,
 				spans.nchunks);
 	return *ret ? 0 : ptc_nomem(err);
+}
+
+static int locate(void *arg, const struct ptc_fs_state *s, const struct ptc_fs_range *ranges, size_t n,
+		  struct ptc_fs_spans **ret, struct ptc_error *err)
+{
+	struct ptc_fs_admin *a = arg;
+	ptc_auto_free struct ptc_admin_piece *pieces = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *pieces);
+	int rc = pieces ? pieces_of(s, ranges, n, pieces, err) : ptc_nomem(err);
+
+	return rc ? rc : ptc_fs_admin_spans(a->admin, ((const struct state *)s)->info, pieces, n, ret, err);
 }
 
 static int job_data(void *arg, const char *job, char **ret_json, struct ptc_error *err)

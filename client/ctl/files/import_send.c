@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bytes of an import: a few threads, each with a stream and one buffer,
- * take tensors from a shared list, read them in windows, digest and send them.
- * So memory is streams times one window, whatever the files' size. Failure:
+/* The bytes of an import: a few threads, each with a stream, take tensors from
+ * a shared list, read them into the stream's room, digest and send them.
+ * So memory is streams times that room, whatever the files' size. Failure:
  * the first thread to fail keeps its error, the others stop at their next
  * window; an interrupt counts as a failure. */
 #include "client/ctl/files/import.h"
@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/number/digest.h"
 #include "base/sys/thread.h"
+#include "client/admin/admin_locate.h"
 #include "client/ctl/show/show.h"
 
 #include <errno.h>
@@ -36,11 +37,10 @@ struct sender {
 	struct ptc_error err;
 };
 
-/* One thread's descriptor and buffer. */
+/* One thread's descriptor. */
 struct reader {
 	const struct ptc_st_file *file;
 	int fd;
-	char *buf;
 	struct ptc_dcp_reader *dcp; /* of a checkpoint */
 };
 
@@ -59,10 +59,10 @@ static int open_file(struct reader *r, const struct ptc_st_file *file, struct pt
 	return rc;
 }
 
-static int read_window(const struct reader *r, int64_t offset, size_t len, struct ptc_error *err)
+static int read_part(const struct reader *r, int64_t offset, char *buf, size_t len, struct ptc_error *err)
 {
 	for (size_t done = 0; done < len;) {
-		ssize_t n = pread(r->fd, r->buf + done, len - done, (off_t)(offset + (int64_t)done));
+		ssize_t n = pread(r->fd, buf + done, len - done, (off_t)(offset + (int64_t)done));
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -84,15 +84,20 @@ static int send_entry(struct sender *s, struct reader *r, struct ptc_admin_strea
 	if (!rc)
 		rc = ptc_dcp_reader_begin(r->dcp, part->entry, err);
 	for (uint64_t done = 0; done < size && !rc;) {
-		size_t n = (size_t)PTC_MIN(size - done, (uint64_t)PTC_ADMIN_CHUNK_BYTES);
+		void *room;
+		size_t n;
 
 		if (atomic_load(&s->stop))
 			return ptc_error_set(err, PTC_ECANCELED, "stopped");
-		rc = ptc_dcp_reader_read(r->dcp, r->buf, n, err);
+		rc = ptc_admin_import_room(stream, &room, &n, err);
 		if (rc)
 			break;
-		digest = ptc_digest_append(digest, r->buf, n);
-		rc = ptc_admin_import_send(stream, part->item, done, r->buf, n, err);
+		n = (size_t)PTC_MIN(size - done, (uint64_t)n);
+		rc = ptc_dcp_reader_read(r->dcp, room, n, err);
+		if (rc)
+			break;
+		digest = ptc_digest_append(digest, room, n);
+		rc = ptc_admin_import_send(stream, part->item, done, room, n, err);
 		done += n;
 		atomic_fetch_add(&s->bytes, n);
 	}
@@ -109,15 +114,20 @@ static int send_part(struct sender *s, struct reader *r, struct ptc_admin_stream
 	int rc = open_file(r, part->file, err);
 
 	for (int64_t done = 0; done < size && !rc;) {
-		size_t n = (size_t)PTC_MIN(size - done, (int64_t)PTC_ADMIN_CHUNK_BYTES);
+		void *room;
+		size_t n;
 
 		if (atomic_load(&s->stop))
 			return ptc_error_set(err, PTC_ECANCELED, "stopped");
-		rc = read_window(r, at + done, n, err);
+		rc = ptc_admin_import_room(stream, &room, &n, err);
 		if (rc)
 			break;
-		digest = ptc_digest_append(digest, r->buf, n);
-		rc = ptc_admin_import_send(stream, part->item, (uint64_t)done, r->buf, n, err);
+		n = (size_t)PTC_MIN(size - done, (int64_t)n);
+		rc = read_part(r, at + done, room, n, err);
+		if (rc)
+			break;
+		digest = ptc_digest_append(digest, room, n);
+		rc = ptc_admin_import_send(stream, part->item, (uint64_t)done, room, n, err);
 		done += (int64_t)n;
 		atomic_fetch_add(&s->bytes, n);
 	}
@@ -150,12 +160,11 @@ static int send_parts(struct sender *s, struct reader *r, struct ptc_error *err)
 static void *sender_thread(void *arg)
 {
 	struct sender *s = arg;
-	struct reader r = { .fd = -1, .buf = ptc_malloc(PTC_ADMIN_CHUNK_BYTES) };
+	struct reader r = { .fd = -1 };
 	struct ptc_error err = PTC_ERROR_INIT;
-	int rc = r.buf ? send_parts(s, &r, &err) : ptc_nomem(&err);
+	int rc = send_parts(s, &r, &err);
 
 	ptc_close(&r.fd);
-	ptc_free(r.buf);
 	ptc_dcp_reader_free(r.dcp);
 	if (rc) {
 		pthread_mutex_lock(&s->lock);

@@ -13,6 +13,7 @@
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"
 #include "daemon/agent/tables/direct_reads.h"
+#include "daemon/agent/tables/import_window.h"
 #include "daemon/agent/tables/tables.h"
 
 #include "base/alloc.h"
@@ -36,6 +37,7 @@
 #define CONNS          64
 #define CONNS_PER_USER 8
 #define BACKLOG        64
+#define EXPIRE_MS      1000
 
 #define REQUEST_MAX                                                                                                    \
 	(sizeof(struct ptc_direct_read_request) + PTC_DIRECT_READ_RANGES_MAX * sizeof(struct ptc_direct_read_range))
@@ -53,6 +55,7 @@ _Static_assert(PTC_DIRECT_READ_DIMS == PTC_MAX_DIMS, "a range names every dim");
 
 struct ptc_direct_reads {
 	struct ptc_agent *agent;
+	struct ptc_import_windows *windows;
 	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 	int stop_fd;
 	bool bound, started;
@@ -169,8 +172,8 @@ static bool send_reply(struct ptc_direct_reads *l, int conn, int fd)
 	       (ssize_t)(iov[0].iov_len + iov[1].iov_len + iov[2].iov_len);
 }
 
-/* False: the connection is over. */
-static bool serve(struct ptc_direct_reads *l, int conn, uid_t uid)
+/* False: the connection is over; if *taken, it is a window's now. */
+static bool serve(struct ptc_direct_reads *l, int conn, uid_t uid, bool *taken)
 {
 	ssize_t len = recv(conn, l->in, sizeof l->in, MSG_DONTWAIT); /* descriptors that come with it are dropped */
 	const struct ptc_direct_read_request *q = (const void *)l->in;
@@ -181,6 +184,11 @@ static bool serve(struct ptc_direct_reads *l, int conn, uid_t uid)
 
 	if (len < 0)
 		return errno == EAGAIN || errno == EINTR;
+	if (len == (ssize_t)sizeof(struct ptc_import_window_request) && q->magic == PTC_IMPORT_WINDOW_MAGIC) {
+		ptc_import_windows_offer(l->windows, conn, uid);
+		*taken = true;
+		return false;
+	}
 	if ((size_t)len < sizeof *q || q->magic != PTC_DIRECT_READ_MAGIC || q->nranges > PTC_DIRECT_READ_RANGES_MAX ||
 	    (size_t)len != sizeof *q + q->nranges * sizeof(struct ptc_direct_read_range) ||
 	    strnlen(q->uuid, sizeof q->uuid) != 36)
@@ -224,11 +232,28 @@ static void accept_one(struct ptc_direct_reads *l)
 	l->polls[2 + l->n++] = (struct pollfd){ .fd = fd, .events = POLLIN };
 }
 
+static void forget(struct ptc_direct_reads *l, size_t i)
+{
+	l->polls[2 + i] = l->polls[2 + --l->n];
+	l->uids[i] = l->uids[l->n];
+}
+
 static void drop(struct ptc_direct_reads *l, size_t i)
 {
 	close(l->polls[2 + i].fd);
-	l->polls[2 + i] = l->polls[2 + --l->n];
-	l->uids[i] = l->uids[l->n];
+	forget(l, i);
+}
+
+static void serve_at(struct ptc_direct_reads *l, size_t i)
+{
+	bool taken = false;
+
+	if (serve(l, l->polls[2 + i].fd, l->uids[i], &taken))
+		return;
+	if (taken)
+		forget(l, i);
+	else
+		drop(l, i);
 }
 
 static void *direct_reads_main(void *arg)
@@ -236,14 +261,14 @@ static void *direct_reads_main(void *arg)
 	struct ptc_direct_reads *l = arg;
 
 	while (!l->polls[0].revents) {
-		if (poll(l->polls, 2 + l->n, -1) < 0) {
+		if (poll(l->polls, 2 + l->n, ptc_import_windows_expire(l->windows) ? EXPIRE_MS : -1) < 0) {
 			for (size_t i = 0; i < 2 + l->n; i++)
 				l->polls[i].revents = 0;
 			continue;
 		}
 		for (size_t i = l->n; i-- > 0;)
-			if (l->polls[2 + i].revents && !serve(l, l->polls[2 + i].fd, l->uids[i]))
-				drop(l, i);
+			if (l->polls[2 + i].revents)
+				serve_at(l, i);
 		if (l->polls[1].revents)
 			accept_one(l);
 	}
@@ -274,8 +299,8 @@ static int listen_at(struct ptc_direct_reads *l, const char *socket_path, struct
 	return 0;
 }
 
-int ptc_direct_reads_new(struct ptc_agent *agent, const char *socket_path, struct ptc_direct_reads **ret_reads,
-			 struct ptc_error *err)
+int ptc_direct_reads_new(struct ptc_agent *agent, struct ptc_import_windows *windows, const char *socket_path,
+			 struct ptc_direct_reads **ret_reads, struct ptc_error *err)
 {
 	struct ptc_direct_reads *l = ptc_calloc(1, sizeof *l);
 	int rc;
@@ -283,6 +308,7 @@ int ptc_direct_reads_new(struct ptc_agent *agent, const char *socket_path, struc
 	if (!l)
 		return ptc_nomem(err);
 	l->agent = agent;
+	l->windows = windows;
 	l->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	l->polls[0] = (struct pollfd){ .fd = l->stop_fd, .events = POLLIN };
 	l->polls[1] = (struct pollfd){ .fd = -1, .events = POLLIN };

@@ -5,9 +5,10 @@
 #include "base/status.h"
 #include "daemon/agent/calls/agent_env.h"
 
-/* Listens on a socket beside socket_path (socket_path with PTC_DIRECT_READ_SUFFIX), on a thread of its own. Free it
- * before the agent. */
+/* Listens on a socket beside socket_path (socket_path with PTC_DIRECT_READ_SUFFIX), on a thread of its own. It
+ * also gives clients the windows of imports. Free it before the agent and the windows. */
 struct ptc_direct_reads;
-int ptc_direct_reads_new(struct ptc_agent *agent, const char *socket_path, struct ptc_direct_reads **ret_reads,
-			 struct ptc_error *err);
+struct ptc_import_windows;
+int ptc_direct_reads_new(struct ptc_agent *agent, struct ptc_import_windows *windows, const char *socket_path,
+			 struct ptc_direct_reads **ret_reads, struct ptc_error *err);
 struct ptc_direct_reads *ptc_direct_reads_free(struct ptc_direct_reads *l); /* NULL ok */

@@ -12,6 +12,7 @@
 struct ptc_read_views;
 struct ptc_pins;
 struct ptc_samples;
+struct ptc_import_windows;
 struct ptc_scrubber;
 struct event;
 
@@ -41,6 +42,7 @@ struct ptc_daemon {
 	struct ptc_read_views *read_views;
 	struct ptc_pins *pins;
 	struct ptc_samples *samples;
+	struct ptc_import_windows *import_windows;
 	struct ptc_scrubber *_Atomic scrubber; /* NULL until the servers answer */
 	atomic_bool stopping;
 	/* Why this node has not begun yet, and waits for a person (daemon/api/recover); "": it has begun, or will. Set

@@ -10,6 +10,7 @@
 #include "base/sys/sys.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/gateway/gateway.h"
+#include "daemon/agent/tables/import_window.h"
 #include "daemon/api/reads/reads.h"
 #include "daemon/api/switches/switches.h"
 #include "daemon/cluster/job_events.h"
@@ -327,6 +328,40 @@ static int find_import(struct import *im, const char *job, uint64_t id, struct p
 	return ptc_scatter_new(im->d->agent, &im->geometry, im->target.meta.uuid, id, &im->scatter, err);
 }
 
+static int part_write(struct import *im, const struct ptc_import_part *part, struct ptc_error *err)
+{
+	int rc = ptc_scatter_write(im->scatter, part->item, part->offset, part->data, part->len, err);
+
+	im->bytes += rc ? 0 : part->len;
+	return rc;
+}
+
+/* All that the client hands over in its window. */
+static int import_window(struct import *im, const Ptc__V1__ImportChunk *c, struct ptc_error *err)
+{
+	struct ptc_import_window *window;
+	struct ptc_import_part part = { 0 };
+	int rc = ptc_import_window_take(im->d->import_windows, c->window.data, c->window.len, ptc_api_uid(im->call),
+					&window, err);
+
+	if (rc)
+		return rc;
+	while (!rc && !ptc_rpc_call_cancelled(im->call)) {
+		rc = ptc_import_window_next(window, &part, err);
+		if (rc == PTC_ETIMEOUT) {
+			rc = 0;
+			continue;
+		}
+		if (rc || !part.len)
+			break;
+		rc = part_write(im, &part, err);
+		if (rc == 0)
+			rc = ptc_import_window_taken(window, &part, err);
+	}
+	ptc_import_window_free(window);
+	return rc;
+}
+
 static int import_message(struct import *im, struct ptc_rpc_message *m, struct ptc_error *err)
 {
 	struct chunk chunk = { 0 };
@@ -346,6 +381,8 @@ static int import_message(struct import *im, struct ptc_rpc_message *m, struct p
 				   chunk.len, PTC_BULK_MESSAGE_BYTES);
 	if (rc == 0 && chunk.len)
 		rc = ptc_scatter_write(im->scatter, c->item, c->offset, chunk.data, chunk.len, err);
+	if (rc == 0 && c->window.len)
+		rc = import_window(im, c, err);
 	im->bytes += chunk.len;
 	ptc_pb_free(&chunk.head->base);
 	return rc;
