@@ -3,8 +3,9 @@
  * files of their users (docs/decisions/0050-a-node-that-is-cut-off.md).
  *
  * Happy path: the node has its lease. Without it for cut_off_after, the other machines of the cluster are asked for a
- * connection, again and again. A machine that accepts or refuses the connection is there. Then only etcd is
- * unreachable, perhaps for all, and ranks go on. If no machine is there, the ranks are ended.
+ * connection, some at a look, until one is there: it accepts or refuses the connection. Then only etcd is unreachable,
+ * perhaps for all, and ranks go on; a while later all machines are asked anew. If none of all is there, the ranks are
+ * ended.
  *
  * Failure modes: a name that nobody resolves is no answer; out of memory: the next look asks. All of it is the loop's,
  * but for the asking, which waits on a thread of libuv's pool. */
@@ -26,7 +27,7 @@
 
 #define LOOK_MS      500
 #define ANSWER_MS    1000 /* for all machines that are asked at a look */
-#define MACHINES_MAX 32   /* of them at a look; the others at the next */
+#define MACHINES_MAX 32   /* of them at a look, because each needs a descriptor; the others at the next */
 
 struct machine {
 	char address[256];
@@ -49,10 +50,13 @@ struct ptc_cut_off {
 	int64_t after_ns;
 	int64_t since_ns; /* the node has had no lease since then; 0: it has one */
 	int64_t next_ns;  /* the next look */
-	size_t first;     /* of the machines: who is asked first */
 	bool ended;       /* the ranks of this time without a lease */
-	bool asking, there;
-	struct machines machines; /* while asking: the asker's */
+	bool asking;
+	/* While asking, the rest is the asker's. */
+	bool there;     /* somebody, by the last look */
+	size_t begun;   /* of the machines: those before it were asked, and are silent */
+	size_t nothers; /* of those that were asked: the ones that are not this machine */
+	struct machines machines;
 };
 
 /* ---- who there is ---- */
@@ -70,7 +74,7 @@ static void list_machines(struct ptc_cut_off *o)
 	const struct ptc_daemon_config *cfg = &o->d->config;
 	struct ptc_cluster *c = o->d->cluster;
 
-	o->machines.n = 0;
+	o->nothers = o->machines.n = 0;
 	ptc_free(o->machines.v);
 	o->machines.v = NULL;
 	for (size_t i = 0; i < ptc_cluster_nnodes(c); i++) {
@@ -190,25 +194,25 @@ static bool wait_answer(struct pollfd *fds, size_t *n)
 	return there;
 }
 
-/* Whether a machine takes a connection, or refuses one; also where there is no other machine. */
-static bool any_is_there(const struct machines *m, size_t first)
+/* Whether one of the next machines takes a connection, or refuses one. */
+static bool any_is_there(const struct machines *m, size_t first, size_t *nothers)
 {
 	struct pollfd fds[MACHINES_MAX];
-	size_t n = 0, others = 0;
+	size_t n = 0;
 	bool there = false;
 
-	for (size_t i = 0; i < PTC_MIN(m->n, (size_t)MACHINES_MAX); i++) {
-		struct addrinfo *a = look_up(m->v[(first + i) % m->n].address);
+	for (size_t i = first; i < m->n && i - first < MACHINES_MAX; i++) {
+		struct addrinfo *a = look_up(m->v[i].address);
 		bool own = a && is_own(a);
 		int fd = a && !own ? begin_connect(a, &there) : -1;
 
-		others += !own;
+		*nothers += !own;
 		if (fd >= 0)
 			fds[n++] = (struct pollfd){ fd, POLLOUT, 0 };
 		if (a)
 			freeaddrinfo(a);
 	}
-	there = there || !others || wait_answer(fds, &n);
+	there = there || wait_answer(fds, &n);
 	for (size_t i = 0; i < n; i++)
 		close(fds[i].fd);
 	return there;
@@ -232,8 +236,7 @@ static void end_all(struct ptc_cut_off *o)
 	ptc_warn("worker",
 		 "no lease for %lld s, and none of %zu other machines answers: ranks of %zu jobs are ended, because "
 		 "the jobs may go on elsewhere (cut_off_after)",
-		 (long long)((ptc_sys_now_ns() - o->since_ns) / 1000000000),
-		 PTC_MIN(o->machines.n, (size_t)MACHINES_MAX), j.n);
+		 (long long)((ptc_sys_now_ns() - o->since_ns) / 1000000000), o->nothers, j.n);
 	for (size_t i = 0; i < j.n; i++)
 		ptc_workers_drop(o->d->workers, j.v[i].uuid, NULL, 0, true);
 	ptc_free(j.v);
@@ -245,18 +248,23 @@ static void ask(void *arg, struct ptc_etcd *e)
 	struct ptc_cut_off *o = arg;
 
 	(void)e;
-	o->there = any_is_there(&o->machines, o->first);
+	o->there = any_is_there(&o->machines, o->begun, &o->nothers);
 }
 
 static void asked(void *arg)
 {
 	struct ptc_cut_off *o = arg;
+	int64_t now = ptc_sys_now_ns();
+	bool late = o->since_ns && now - o->since_ns >= o->after_ns && !ptc_cluster_lease(o->d->cluster);
 
 	o->asking = false;
-	o->first += MACHINES_MAX;
-	o->next_ns = ptc_sys_now_ns() + LOOK_MS * INT64_C(1000000);
-	if (!o->there && o->since_ns && !ptc_cluster_lease(o->d->cluster) && !atomic_load(&o->d->stopping))
+	o->begun += MACHINES_MAX;
+	if (late && !o->there && o->begun < o->machines.n)
+		return; /* the next tick asks others */
+	if (late && !o->there && o->nothers && !atomic_load(&o->d->stopping))
 		end_all(o);
+	o->begun = 0;
+	o->next_ns = now + LOOK_MS * INT64_C(1000000);
 }
 
 void ptc_cut_off_tick(struct ptc_cut_off *o)
@@ -269,13 +277,16 @@ void ptc_cut_off_tick(struct ptc_cut_off *o)
 	if (ptc_cluster_lease(o->d->cluster)) {
 		o->since_ns = 0;
 		o->ended = false;
+		if (!o->asking)
+			o->begun = 0;
 		return;
 	}
 	if (!o->since_ns)
 		o->since_ns = now;
 	if (o->ended || o->asking || now - o->since_ns < o->after_ns || now < o->next_ns)
 		return;
-	list_machines(o);
+	if (!o->begun)
+		list_machines(o);
 	/* without any, nobody else can go on with a job */
 	o->asking = o->machines.n > 0 && ptc_cluster_steps(o->d->cluster, "cut-off", steps, asked, o) == 0;
 }

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When a node that has no lease ends its ranks, by which other machines answer. The cluster and the ranks are decided
+ * here; the connections are the kernel's. A machine is an address of 127.0.0.0/8 but 127.0.0.1, which is our own. */
+#include "daemon/ptcd.h"
+#include "daemon/workers/group/rank_groups.h"
+
+#include "base/sys/sys.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MACHINES   40 /* more than one look asks */
+#define LOOKS      2  /* that ask all of them */
+#define BACKLOG    8  /* connections that surely fill the queue of a listener that takes none */
+#define PATIENCE_S 60
+#define UUID       "0195f1f0-0000-7000-8000-000000000001"
+
+static struct {
+	int64_t lease;
+	struct ptc_node nodes[MACHINES + 1];
+	size_t nnodes;
+	unsigned looks;                                /* at machines */
+	unsigned ended;                                /* jobs whose ranks were */
+	unsigned back;                                 /* the look at which the lease is back; 0: none */
+	void (*run)(void *arg, struct ptc_etcd *etcd); /* the look under way */
+	void (*done)(void *arg);
+	void *arg;
+} t;
+
+/* ---- the rooms below ---- */
+
+int64_t ptc_cluster_lease(struct ptc_cluster *c)
+{
+	(void)c;
+	return t.lease;
+}
+
+const char *ptc_cluster_self(const struct ptc_cluster *c)
+{
+	(void)c;
+	return "self";
+}
+
+size_t ptc_cluster_nnodes(const struct ptc_cluster *c)
+{
+	(void)c;
+	return t.nnodes;
+}
+
+struct ptc_node *ptc_cluster_node(struct ptc_cluster *c, uint32_t index)
+{
+	(void)c;
+	return &t.nodes[index];
+}
+
+int ptc_cluster_steps(struct ptc_cluster *c, const char *lane, const struct ptc_task_step *steps,
+		      void (*done)(void *arg), void *arg)
+{
+	(void)c, (void)lane;
+	assert_null(t.done);
+	t.run = steps[0].run;
+	t.done = done;
+	t.arg = arg;
+	return 0;
+}
+
+void ptc_workers_jobs(struct ptc_workers *w, void (*fn)(void *arg, const char *uuid), void *arg)
+{
+	(void)w;
+	fn(arg, UUID);
+}
+
+void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, size_t n,
+		      bool given_up)
+{
+	(void)w, (void)keep, (void)n;
+	assert_string_equal(uuid, UUID);
+	assert_true(given_up);
+	t.ended++;
+}
+
+/* ---- machines ---- */
+
+static struct ptc_daemon d;
+static struct ptc_cut_off *o;
+static int held[1 + BACKLOG]; /* a listener that takes no connection, and those that fill its queue */
+static uint16_t silent_port, refusing_port;
+
+static int setup(void **state)
+{
+	(void)state;
+	memset(&t, 0, sizeof t);
+	d.config.coordinator.local = true;
+	d.config.cut_off_after_ms = 1;
+	return ptc_cut_off_new(&d, &o, NULL);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	o = ptc_cut_off_free(o);
+	return 0;
+}
+
+static int bound(uint16_t *ret_port)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1) };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	socklen_t len = sizeof at;
+
+	assert_true(fd >= 0);
+	assert_int_equal(0, bind(fd, (struct sockaddr *)&at, sizeof at));
+	assert_int_equal(0, getsockname(fd, (struct sockaddr *)&at, &len));
+	*ret_port = ntohs(at.sin_port);
+	return fd;
+}
+
+/* A port that drops every packet of a new connection, because its queue is full; and one that nobody listens at. */
+static int open_ports(void **state)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1) };
+
+	(void)state;
+	close(bound(&refusing_port));
+	held[0] = bound(&silent_port);
+	assert_int_equal(0, listen(held[0], 0));
+	at.sin_port = htons(silent_port);
+	for (size_t i = 1; i <= BACKLOG; i++) {
+		held[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		connect(held[i], (struct sockaddr *)&at, sizeof at);
+	}
+	return 0;
+}
+
+static int close_ports(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i <= BACKLOG; i++)
+		close(held[i]);
+	return 0;
+}
+
+static void add(const char *host, uint16_t port)
+{
+	struct ptc_node *n = &t.nodes[t.nnodes];
+
+	n->up = true;
+	snprintf(n->doc.name, sizeof n->doc.name, "n%zu", t.nnodes++);
+	snprintf(n->doc.address, sizeof n->doc.address, "%s:%u", host, port);
+}
+
+static void add_silent(void)
+{
+	for (size_t i = 0; i < MACHINES; i++)
+		add("127.0.0.2", silent_port);
+}
+
+static void finish_look(void)
+{
+	void (*done)(void *) = t.done;
+
+	t.run(t.arg, NULL);
+	if (++t.looks == t.back)
+		t.lease = 1;
+	t.done = NULL;
+	done(t.arg);
+}
+
+/* Until there have been so many looks, or the ranks were ended. */
+static void tick(unsigned looks)
+{
+	int64_t until = ptc_sys_now_ns() + PATIENCE_S * INT64_C(1000000000);
+
+	while (t.looks < looks && !t.ended) {
+		assert_true(ptc_sys_now_ns() < until);
+		ptc_cut_off_tick(o);
+		if (t.done)
+			finish_look();
+		else
+			poll(NULL, 0, 1);
+	}
+}
+
+/* ---- tests ---- */
+
+static void test_all_silent(void **state)
+{
+	(void)state;
+	add_silent();
+	tick(LOOKS + 1);
+	assert_int_equal(1, t.ended);
+	assert_int_equal(LOOKS, t.looks); /* all were asked */
+}
+
+static void test_last_answers(void **state)
+{
+	(void)state;
+	add_silent();
+	add("127.0.0.2", refusing_port);
+	tick(2 * LOOKS);
+	assert_int_equal(0, t.ended);
+}
+
+/* A machine that is our own is no other one, also where a look finds nobody else. */
+static void test_own(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < MACHINES; i++)
+		add("127.0.0.1", refusing_port);
+	tick(2 * LOOKS);
+	assert_int_equal(0, t.ended);
+	snprintf(t.nodes[0].doc.address, sizeof t.nodes[0].doc.address, "127.0.0.2:%u", silent_port);
+	tick(4 * LOOKS);
+	assert_int_equal(1, t.ended);
+}
+
+/* The lease comes back between two looks, and is lost again: all are asked anew. */
+static void test_lease_between(void **state)
+{
+	(void)state;
+	add_silent();
+	t.back = 1;
+	tick(1);
+	assert_int_equal(0, t.ended);
+	ptc_cut_off_tick(o);
+	t.lease = 0;
+	tick(1 + LOOKS);
+	assert_int_equal(1 + LOOKS, t.looks);
+	assert_int_equal(1, t.ended);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_all_silent, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_last_answers, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_own, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_lease_between, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, open_ports, close_ports);
+}
