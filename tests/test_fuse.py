@@ -372,6 +372,22 @@ class Fuse(harness.Case):
         job.imported("tp=2", timeout_s=120)
         return job, {f"{name}.npy": t.tobytes() for name, t in s.tensors["param"].items()}
 
+    def brought_by_one(self, c, want):
+        """Below a new mount, after one read, with which all others came, as they are not much together. A read that takes longer than
+        FS_PACK_MS may have brought its own bytes only: then another mount."""
+        while True:
+            new = Mount(self, c, "--timeout", "10s")
+            top = os.path.realpath(new.path("small", "state", "latest", "tensors"))
+            self.assertEqual(len(want), len(os.listdir(top)))
+            with open(os.path.join(top, "t.0.npy"), "rb") as f:
+                began = time.monotonic()
+                self.assertTrue(f.read().endswith(want["t.0.npy"]))
+                took = time.monotonic() - began
+            if took < 2:
+                return top
+            print(f"a read took {took:.1f} s", flush=True)
+            new.stop()
+
     def test_small_tensors(self):
         """Thousands of small tensors over two nodes, from either: their bytes before and after a resize, of a snapshot that is still open, and
         while the daemons are dead; a few calls, not one for each file."""
@@ -387,11 +403,7 @@ class Fuse(harness.Case):
             self.assertTrue(first[:n].endswith(want["t.7.npy"]))
             os.close(held)
             self.assertEqual((len(want), 0), self.read_small(m.path("small", "state", "latest", "tensors"), want))
-            new = Mount(self, c, "--timeout", "10s")
-            top = os.path.realpath(new.path("small", "state", "latest", "tensors"))
-            self.assertEqual(len(want), len(os.listdir(top)))
-            with open(os.path.join(top, "t.0.npy"), "rb") as f: # what comes with it is as much as they are together
-                self.assertTrue(f.read().endswith(want["t.0.npy"]))
+            top = self.brought_by_one(c, want)
             for node in c.nodes.values():
                 node.kill()
             self.assertEqual((len(want), 0), self.read_small(top, want))

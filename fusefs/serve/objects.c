@@ -464,6 +464,8 @@ static int view_open(struct ptc_fs *fs, struct fs_view *v)
 	pthread_mutex_unlock(&fs->lock);
 	if (!fresh)
 		rc = pin_view(fs, v, FS_PIN_MS);
+	if (rc == PTC_EPEER || rc == PTC_ETIMEOUT)
+		rc = 0; /* nobody answers: what is in the cache can be read, and fs_pins_tend asks again */
 	if (rc) {
 		pthread_mutex_lock(&fs->lock);
 		v->opens--;
@@ -503,8 +505,11 @@ void fs_view_close_locked(struct ptc_fs *fs, struct fs_view *v)
 {
 	if (!v)
 		return;
-	if (!--v->opens)
+	if (!--v->opens) {
 		v->closed_ns = ptc_sys_now_ns();
+		if (!v->pinned)
+			v->pinned_until_ns = 0; /* fs_pins_tend set it without an answer */
+	}
 	fs_view_unref_locked(fs, v);
 }
 
@@ -523,9 +528,9 @@ static struct fs_view *due_locked(struct ptc_fs *fs, uint32_t *ret_ttl_ms)
 	for (size_t i = 0; i < FS_HANDLES; i++) {
 		struct fs_view *v = fs->handles[i].used ? fs->handles[i].view : NULL;
 
-		if (v && v->pinned && v->pinned_until_ns < now + FS_PIN_MS / 3 * 2 * MS) {
-			v->pinned_until_ns =
-				now + FS_PIN_MS / 3 * 2 * MS + 1; /* not again at once, whatever comes of it */
+		if (v && v->pinned_until_ns < now + FS_PIN_MS / 3 * 2 * MS && v->again_ns <= now) {
+			v->again_ns = now + FS_STALE_MS * MS; /* whatever comes of it */
+			v->pinned_until_ns = now + FS_PIN_MS / 3 * 2 * MS;
 			*ret_ttl_ms = FS_PIN_MS;
 			return fs_view_ref_locked(v);
 		}

@@ -31,6 +31,7 @@ struct fs_view {
 	struct ptc_fs_state *state;
 	unsigned opens; /* number of handles that read through it */
 	int64_t pinned_until_ns, closed_ns;
+	int64_t again_ns;     /* while it is open, the source is not asked to renew the pin before then */
 	bool pinned;          /* the source may still have a pin */
 	struct fs_view *over; /* next of the views without references */
 };
@@ -154,7 +155,8 @@ bool fs_job_keeps(const struct ptc_fs_job *job, uint64_t number, uint64_t step);
 int fs_snap_view(struct ptc_fs *fs, struct fs_snap *s, bool anew, struct fs_view **ret);
 /* fs_snap_view without asking the source; NULL if it must be asked. */
 struct fs_view *fs_snap_view_known_locked(const struct ptc_fs *fs, struct fs_snap *s);
-/* Returns the view, pinned, and counts an open; fs_view_close_locked gives it back. */
+/* Returns the view, pinned, and counts an open; fs_view_close_locked gives it back. If the source does not answer, a
+ * view that is known is returned all the same, and fs_pins_tend has it pinned once the source answers. */
 int fs_snap_open(struct ptc_fs *fs, struct fs_snap *s, uint64_t generation, struct fs_view **ret);
 struct fs_view *fs_snap_open_known_locked(const struct ptc_fs *fs, struct fs_snap *s, uint64_t generation);
 void fs_view_close_locked(struct ptc_fs *fs, struct fs_view *v);

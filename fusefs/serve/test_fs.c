@@ -51,6 +51,7 @@ static int teardown(void **state)
 {
 	struct fixture *f = *state;
 
+	f->m.away = f->m.unpin_waits = false; /* of a test that failed */
 	peer_stop(&f->p);
 	assert_int_equal(0, f->m.states);
 	if (!f->m.hung) /* else they end by themselves */
@@ -393,6 +394,64 @@ static void test_small_slow(void **state)
 	assert_int_equal(0, read_small(f, SNAP "/tensors/c%2Fd.npy", 4, 20));
 	assert_true(ptc_sys_now_ns() - began < INT64_C(4500) * 1000000); /* of 5000 ms */
 	f->m.slow = -1;
+}
+
+/* ---- leases ---- */
+
+static void wait_for(const _Atomic int *value, int least)
+{
+	int64_t end_ns = ptc_sys_now_ns() + INT64_C(30) * 1000000000;
+
+	while (*value < least && ptc_sys_now_ns() < end_ns)
+		usleep(5000);
+	assert_true(*value >= least);
+}
+
+/* The lease was given up, and the source is away: what is cached can be opened and read. The source is asked for the
+ * lease again and again, but not at once, and gives it when it is back. */
+static void test_source_away(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t node = peer_walk(p, SNAP "/tensors/c%2Fd.npy", NULL), fh;
+	int64_t began_ns;
+	int asked;
+
+	assert_int_equal(0, read_small(f, SNAP "/tensors/b.npy", 2, 4));
+	wait_for(&f->m.unpins, 1);
+	f->m.away = true;
+	assert_int_equal(0, read_small(f, SNAP "/tensors/c%2Fd:exp.npy", 5, 20));
+	fh = peer_open(p, node, false);
+	assert_int_not_equal(0, fh);
+	asked = f->m.pins;
+	began_ns = ptc_sys_now_ns();
+	wait_for(&f->m.pins, asked + 3);
+	assert_true(ptc_sys_now_ns() - began_ns > INT64_C(1900) * 1000000);
+	assert_int_equal(0, peer_read(p, node, fh, 0, 4096));
+	check_bytes(f, p->reply + HEAD, 0, 20, 4);
+	assert_int_equal(0, f->m.pinned);
+	f->m.away = false;
+	wait_for(&f->m.pinned, 1);
+	peer_release(p, node, fh, false);
+}
+
+/* A file is opened just as the lease is given up, and the source hears of the opening first: it is asked again. */
+static void test_opened_as_lease_ends(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t node = peer_walk(p, SNAP "/model.safetensors", NULL), fh = peer_open(p, node, false);
+
+	f->m.unpin_waits = true;
+	peer_release(p, node, fh, false);
+	wait_for(&f->m.unpins, 1);
+	fh = peer_open(p, node, false);
+	assert_int_not_equal(0, fh);
+	assert_int_equal(2, f->m.pins);
+	f->m.unpin_waits = false;
+	wait_for(&f->m.pins, 3);
+	wait_for(&f->m.pinned, 1);
+	peer_release(p, node, fh, false);
 }
 
 static void test_statfs(void **state)
@@ -969,6 +1028,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_listed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_small_damaged, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_small_slow, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_source_away, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_opened_as_lease_ends, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_statfs, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_data_names, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_slots, setup, teardown),

@@ -32,12 +32,15 @@ struct memory {
 	pthread_cond_t cond;
 	bool hung;                    /* requests wait for patience_ms, then fail */
 	_Atomic uint32_t patience_ms; /* milliseconds */
+	_Atomic bool away;            /* requests fail at once, as of a daemon that is dead */
+	_Atomic bool unpin_waits;     /* leases are not given up until this is false again */
 	_Atomic uint64_t generation, snapshot;
 	_Atomic int error;   /* the code with which reads fail; 0: they succeed */
 	uint64_t salt;       /* changes the bytes */
 	_Atomic bool shared; /* "job" is shared with group 500 */
 	char uuid[37];
 	_Atomic int pinned, reads, states;
+	_Atomic int pins, unpins;    /* calls that have begun */
 	_Atomic uint64_t read_bytes; /* bytes that reads asked for */
 	/* an item; reads of `bad` are damaged, reads of others together with `slow` wait; -1: none */
 	_Atomic int bad, slow;
@@ -61,6 +64,8 @@ static inline int memory_wait(struct memory *m)
 	int64_t end_ns = ptc_sys_now_ns() + (int64_t)m->patience_ms * 1000000;
 	int rc = 0;
 
+	if (m->away)
+		return PTC_EPEER;
 	pthread_mutex_lock(&m->lock);
 	while (m->hung && ptc_sys_now_ns() < end_ns) {
 		struct timespec until;
@@ -157,9 +162,14 @@ static inline void memory_close(void *arg, struct ptc_fs_state *s)
 static inline int memory_pin(void *arg, const struct ptc_fs_state *s, uint32_t ttl_ms, struct ptc_error *err)
 {
 	struct memory *m = arg;
+	int rc;
 
-	if (memory_wait(m))
-		return ptc_error_set(err, PTC_ETIMEOUT, "hung");
+	*(ttl_ms ? &m->pins : &m->unpins) += 1;
+	while (!ttl_ms && m->unpin_waits)
+		usleep(5000);
+	rc = memory_wait(m);
+	if (rc)
+		return ptc_error_set(err, rc, "hung");
 	if (ttl_ms && (s->snapshot != m->snapshot || s->generation != m->generation) && m->pinned == 0)
 		return ptc_error_set(err, PTC_ESTATE, "gone");
 	m->pinned = ttl_ms ? 1 : 0;
