@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of kinds and dtypes, and functions that are the same for every kind. Happy path: each function hands on to the
- * kind's own. Failure modes: source.h. */
+/* Names of kinds and dtypes, and the public functions. Happy path: most functions call the kind's own. Failure modes:
+ * source.h. */
 #include "dataset/internal.h"
 
 #include "base/alloc.h"

@@ -11,8 +11,8 @@
  *
  * Threads of a server. A bounded set of threads (max_calls, started on demand) runs the methods' handlers. A handler
  * that needs control state asks the loop with ptc_loop_call(). Each call has a completion queue of its own. A bulk
- * handler reads, writes and blocks freely on its thread. A brief handler does not wait for its caller: while such a
- * call waits for its request, its caller or its next step, it has no thread. Users share the threads; some are reserved
+ * handler reads, writes and blocks freely on its thread. A handler that is marked brief has no thread while its
+ * call waits for the request, the caller or its next step. Users share the threads; some are reserved
  * for root.
  *
  * Failure modes: the peer is gone (PTC_EPEER); the deadline passed (PTC_ETIMEOUT); the call was cancelled
@@ -48,7 +48,8 @@ int ptc_loop_work(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
 void ptc_loop_stop(struct ptc_loop *loop);
 
 /* ---- library life ---------------------------------------------------- */
-void ptc_rpc_init(void); /* call it before any thread starts; do not fork afterwards; calls are counted */
+/* Each call needs its ptc_rpc_shutdown. Call it before any thread starts. Do not fork afterwards. */
+void ptc_rpc_init(void);
 /* Bounds the memory that all servers and channels together buffer, approximately. Near the bound, the windows of
  * streams shrink; over it, the core ends streams (PTC_ELIMIT). Channels with quiet_idle do not count, so bulk streams
  * cannot cost a node its lease. Call it after init, before servers and channels. */

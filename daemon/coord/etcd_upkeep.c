@@ -7,10 +7,10 @@
  * by hand. Of a local etcd we do all three. Of a cluster its operators do;
  * there we only look (ptc_etcd_size).
  *
- * Happy path: a look every few seconds. If many revisions or bytes have been added since, the revisions known at the
- * previous look are compacted. So a watcher that was cut off can resume until the next look. Above half of the quota,
- * all revisions are compacted. If much of the file is free, it is rewritten. Nobody is served meanwhile, so this is
- * done when nobody writes; once the file has come to half of its quota, it is done at any time.
+ * Happy path: a look every few seconds. If many revisions or bytes have been added since the last compaction, what
+ * was there at the previous look is compacted. So a watcher that was cut off for less than a look can resume. Above
+ * half of the quota, all revisions are compacted. If much of the file is free, it is rewritten. Nobody is served
+ * meanwhile, so this is done when nobody writes; once the file has come to half of its quota, it is done at any time.
  *
  * Failure modes: etcd does not answer (the next look tries again); no room on
  * the disk for the new file (said once); live documents alone fill the quota

@@ -5,9 +5,10 @@
  *                                                    is closed
  *
  * ptc-gpu sends an answer with id 0 when it is ready. A request is a head and then its parts; descriptors come along.
- * Every request gets one answer. Answers of one device come in the order of its requests, except those of copies in one
- * direction. Answers of different devices come in any order. Copied bytes never go through the socket. ptc-gpu reads at
- * most PTC_GPU_REQUESTS_MAX requests ahead; a further one waits in the socket.
+ * Every request gets one answer. Answers of one device come in the order of its requests, except that copies in
+ * the same direction that run at once are answered in any order among themselves. Answers of different devices come in
+ * any order. Copied bytes never go through the socket. ptc-gpu reads at most PTC_GPU_REQUESTS_MAX requests ahead; a
+ * further one waits in the socket.
  *
  *   MAP_HOST    Makes a host map of `bytes` bytes of the file in the message. With PTC_GPU_PIN it is pinned for the
  *               device `bind.uuid`. If the file may only be read, copies can only read from the map. -> host

@@ -2,12 +2,13 @@
 /* The node's scrubber: one thread that reads idle chunks at the configured rate. It has damaged blocks healed as soon
  * as it or any reader has found them, and writes to etcd which blocks could not be healed.
  *
- * Happy path: new starts the thread, once the servers answer. The thread makes one round after another over all sealed
- * tables, and pauses while a switch is under way on this node. Then stop and free. Failure modes: a block without a
- * copy is tried again every half minute, and stands in /ptc/jobs/UUID/damage/NODE until it is right or gone; etcd
- * unreachable: it is written later.
+ * Happy path: call new once the servers answer; it starts the thread. The thread makes one round after another over all
+ * sealed tables, and pauses while a switch is under way on this node. Then stop and free. Failure modes: a block
+ * without a copy is tried again every half minute, and stands in /ptc/jobs/UUID/damage/NODE until it is right or gone;
+ * etcd unreachable: it is written later.
  *
- * Threads: any but the loop for ptc_committed_get; any for the rest. */
+ * Threads: any but the loop for ptc_committed_get; any for the rest, except ptc_bad_blocks_tell (the scrubber's only).
+ */
 #pragma once
 
 #include "daemon/agent/calls/agent_env.h"

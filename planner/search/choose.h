@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chooses one of the fast candidates for a job that runs now. The caller prices each switch (the daemon knows the exact
- * bytes from reshard/). A switch is worth its pause only if the gain outlasts it. Pure, deterministic; any thread. */
+ * bytes from reshard/). A switch is worth its pause only if its gain until the horizon is greater than the pause's
+ * cost. Pure, deterministic; any thread. */
 #pragma once
 
 #include "planner/search/fastest.h"

@@ -12,8 +12,7 @@ struct ptc_place_opts {
 	uint32_t nnodes;
 	const bool *usable; /* per node; false: its bytes are gone. NULL: all nodes are usable */
 	const bool *pinned; /* per node; true: the node gets at least one block, so it is not released. NULL: none */
-	/* per rank: its node, which has been decided; NULL: it has not. pinned and racks do not count then, and the gap
-	 * is 0 */
+	/* per rank: its node. NULL: not decided. If it is given, pinned and racks do not count, and the gap is 0 */
 	const uint32_t *node_of_rank;
 	const uint32_t *racks; /* per node: its rack. A TP group that needs several nodes stays in one rack. NULL: racks
 				  do not matter */
@@ -24,7 +23,8 @@ struct ptc_place_opts {
  *
  * A block stays on one node. A block is d consecutive tp ranks of one TP group, with d the largest divisor of tp for
  * which all blocks fit whole on nodes. The search is exact for up to 8 blocks. For more, it assigns and then improves
- * locally; devices within a node are always exact. If nothing was held before, nodes are filled in order.
+ * locally; devices within a node are always exact. If nothing was held before, no node is
+ * pinned and no TP group has to stay in a rack, nodes are filled in order.
  *
  * *ret_gap_bytes: an upper bound of the distance to the optimum, in bytes that enter nodes; 0 if exact. */
 int ptc_change_place(const struct ptc_change *c, const struct ptc_allocation *from_alloc,

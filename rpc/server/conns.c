@@ -12,8 +12,8 @@
  * A TCP connection is a stranger's until a call with a member's or an administrator's certificate has come over it.
  * Strangers' connections are bounded in number, per address and in time. At the bound, the oldest connection of the
  * address with the most connections is shut down. The door (rpc/door) lets in so few that each stays for at least half
- * a second; a member's handshake takes less. Strangers' connections from hosts of members have places of their own, so
- * that strangers elsewhere cannot compete with them.
+ * a second. A member's handshake takes less, so a member is known before its connection would be shut down. Strangers'
+ * connections from hosts of members have places of their own, so that strangers elsewhere cannot compete with them.
  *
  * Happy path: take, and known at the first call.
  *

@@ -9,9 +9,9 @@
  * the ring.
  *
  * Failure modes: the device does not do a copy. The call waits for all queued copies before it returns, so nothing of
- * this copy is written to host memory after it; tiles of the copy before it go on. If a tile of the copy before fails,
- * only that copy fails, unless the failure is sticky. If even waiting fails, the failure is sticky and the process
- * ends. */
+ * this copy is written to host memory after it. Tiles of the copy before it stay in the ring and are emptied as usual.
+ * If a tile of the copy before fails, only that copy fails, unless the failure is sticky. If even waiting fails, the
+ * failure is sticky and the process ends. */
 #include "base/check.h"
 #include "base/number/digest.h"
 #include "base/sys/fault.h"
