@@ -317,6 +317,42 @@ class Recover(harness.Case):
             self.assertEqual([], self.events(c, job, "recovering", "recovered", "waits", "failed"))
             self.check_end(c, job)
 
+    def rank_fails_beside(self, c, how):
+        """n1's ptcd gets a signal, then its rank dies, so the other ranks fail; nodes count as lost after an hour. (job, status before)"""
+        job = self.job(c, "fail", elastic={"min_gpus": 1, "max_gpus": 3})
+        job.run("dp=3")
+        before = self.begun(c, job)
+        c.nodes["n1"].signal(how)
+        rank = next(r for r in before["run"]["ranks"] if r["node"] == "n1")
+        os.kill(rank["pid"], signal.SIGKILL)
+        return job, before
+
+    def test_silent(self):
+        """A node's lease has ended, it says nothing, and another rank has failed: the job goes on without it before it is lost."""
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="1h") as c:
+            job, before = self.rank_fails_beside(c, signal.SIGSTOP)
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual("dp=2", after["config"])
+            self.assertNotIn("n1", self.placed(job))
+            self.assertEqual([], self.events(c, job, "node_lost"))
+            c.nodes["n1"].signal(signal.SIGCONT)
+            c.wait_nodes(["n1"], 60 * PATIENCE)
+            wait_for(lambda: job.resize("dp=3") and job.status()["config"] == "dp=3", 60 * PATIENCE, "all three again", 0.2)
+            self.check_end(c, job)
+
+    def test_refuses(self):
+        """As before, but its machine refuses connections: its ptcd is waited for, and the job goes on where it was."""
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="1h") as c:
+            job, before = self.rank_fails_beside(c, signal.SIGKILL)
+            wait_for(lambda: self.events(c, job, "recovering") and job.status()["phase"] == "idle", 60 * PATIENCE, "ranks given up")
+            asked = time.monotonic() + 3 # so it has been asked more than once; nothing is judged by it
+            wait_for(lambda: time.monotonic() > asked, 60, "questions", 0.1)
+            self.assertEqual([], self.events(c, job, "recovered"))
+            c.restart("n1")
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual("dp=3", after["config"])
+            self.check_end(c, job)
+
     @harness.labels("repeats")
     def test_slow_steps(self):
         """As before, where a step takes longer than nodes are waited for."""

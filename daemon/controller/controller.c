@@ -287,7 +287,7 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 		if (i < all->n) /* whether that counts for a job is known once its record has been read */
 			ptc_controller_tell_lost(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
-		ptc_new_nodes_tick(all->list[i]);
+		ptc_silent_nodes_tick(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
 		if (all->list[i]->running || waits(all->list[i])) /* bytes move, or seconds are counted */
 			tell_progress(all->list[i]);

@@ -208,6 +208,12 @@ bool ptc_controller_is_new(const struct ptc_controller *ctl, const char *node)
 	       !ptc_controller_ranks_on(ctl, node);
 }
 
+bool ptc_controller_gave_up(const struct ptc_controller *ctl, const char *node)
+{
+	return ctl->has_record && ctl->record.recovery && ctl->record.run != PTC_RUN_LIVE &&
+	       ptc_controller_ranks_on(ctl, node);
+}
+
 void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_kind kind, struct ptc_switch_request *ret)
 {
 	*ret = (struct ptc_switch_request){ .kind = kind,

@@ -61,10 +61,14 @@ void ptc_locks_tick(struct ptc_controllers *all); /* every 200 ms: tries for fre
 void ptc_lock_readable(struct ptc_controller *ctl);
 bool ptc_lock_unreadable(struct ptc_controller *ctl, int status, const char *why);
 
-/* controller_state.c: whether the switch under way starts ranks of a job that trains on the node, where it has none.
- * loss/new_nodes.c: asks such nodes that are down; call it each 200 ms. */
+/* controller_state.c: whether the switch under way starts ranks of a job that trains on the node, where it has none;
+ * whether the job's ranks on the node were given up, and the job is to start again.
+ * loss/silent_nodes.c: whether such a node is down and silent, so the job goes on without it; asks those that are down:
+ * call it each 200 ms. */
 bool ptc_controller_is_new(const struct ptc_controller *ctl, const char *node);
-void ptc_new_nodes_tick(struct ptc_controller *ctl);
+bool ptc_controller_gave_up(const struct ptc_controller *ctl, const char *node);
+bool ptc_controller_passes(const struct ptc_controller *ctl, uint32_t node);
+void ptc_silent_nodes_tick(struct ptc_controller *ctl);
 
 /* older/older.c: snapshots that the job keeps beside the committed one. */
 struct ptc_older_kept {

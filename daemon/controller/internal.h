@@ -86,7 +86,7 @@ struct ptc_controller {
 		int64_t revision;
 		int64_t down_ns;     /* since when this daemon has seen it down; 0: it is up */
 		int64_t back_ns;     /* when it came back; 0: it did not */
-		int64_t asked_ns;    /* loss/new_nodes.c: the last question to it while it is down ... */
+		int64_t asked_ns;    /* loss/silent_nodes.c: the last question to it while it is down ... */
 		bool asking, silent; /* ... is under way; has shown that it is not there */
 	} * known;
 	size_t nknown;

@@ -14,8 +14,7 @@ static bool counts(const struct ptc_controller *ctl, uint32_t i)
 {
 	const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, i);
 
-	return ctl->has_record && (ptc_node_lost_for(n, &ctl->record) ||
-				   (ctl->known[i].silent && ptc_controller_is_new(ctl, n->doc.name)));
+	return ctl->has_record && (ptc_node_lost_for(n, &ctl->record) || ptc_controller_passes(ctl, i));
 }
 
 static bool has_part(const struct ptc_controller *ctl, const char *node)

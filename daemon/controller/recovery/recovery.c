@@ -67,7 +67,7 @@ static struct parts look(const struct ptc_controller *ctl)
 		if (n->up)
 			continue;
 		p.down++;
-		p.lost += n->lost;
+		p.lost += n->lost || ptc_controller_passes(ctl, at);
 		p.declared = p.declared && (!n->lost || n->declared);
 		p.latest = PTC_MAX(p.latest, n->down_ns);
 		if (len + strlen(g->nodes[i]) + 8 < sizeof p.names)
@@ -507,7 +507,7 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 	if (p.down)
 		will_tell(ctl, "recovering",
 			  "node %s is down, and a rank of node %s has failed after it: the job is started again once "
-			  "that node is back, or lost",
+			  "that node is back, or is silent, or lost",
 			  p.names, w->node);
 	else
 		tell_gone(ctl, gone);

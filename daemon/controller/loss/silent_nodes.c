@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes that are down, and that are not waited for once they are silent, too:
+ * - those on which a switch starts ranks of a job that trains, and where it has none yet: no step shows whether such a
+ *   node lives, and none is lost with it;
+ * - those of a job whose ranks were given up: its ranks there do not count any more, and the job starts elsewhere.
+ *
+ * Happy path: they are all up. Failure modes: one is down and answers, or refuses the connection: its ptcd is being
+ * restarted, or cannot reach etcd, and it is waited for (PTC_JOB_NODE_WAIT_MS, or `node_lost_after`). It says nothing:
+ * the core is told that it is lost. It aborts the switch, or starts the job without the node. Loop thread. */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/sys/sys.h"
+
+#define ASK_NS INT64_C(1000000000)
+
+struct asked {
+	struct ptc_controller *ctl;
+	uint32_t node;
+	int64_t down_ns; /* it is down since then */
+};
+
+/* A refused connection is an answer, too. */
+static void answered(void *arg, int status, const struct ptc_error *err)
+{
+	struct asked *a = arg;
+	struct ptc_controller *ctl = a->ctl;
+
+	(void)err;
+	ctl->known[a->node].asking = false;
+	if (status == PTC_ETIMEOUT && !ctl->gone && ctl->known[a->node].down_ns == a->down_ns) {
+		ctl->known[a->node].silent = true;
+		ptc_controller_tell_lost(ctl);
+	}
+	ptc_controller_unref(ctl);
+	ptc_free(a);
+}
+
+static void ask(struct ptc_controller *ctl, uint32_t node)
+{
+	struct asked *a = ptc_calloc(1, sizeof *a);
+
+	ptc_require(a);
+	*a = (struct asked){ ptc_controller_ref(ctl), node, ctl->known[node].down_ns };
+	ctl->known[node].asked_ns = ptc_sys_now_ns();
+	ctl->known[node].asking =
+		ptc_controller_probe(ctl->all, ptc_cluster_node(ctl->all->cluster, node), answered, a) == 0;
+	if (ctl->known[node].asking)
+		return;
+	ptc_controller_unref(ctl);
+	ptc_free(a);
+}
+
+static void look(struct ptc_controller *ctl, const char *node)
+{
+	uint32_t at;
+
+	if (!ptc_cluster_find_node(ctl->all->cluster, node, &at) || at >= ctl->nknown || !ctl->known[at].down_ns ||
+	    ctl->known[at].asking || ctl->known[at].silent || ptc_sys_now_ns() - ctl->known[at].asked_ns < ASK_NS)
+		return;
+	ask(ctl, at);
+}
+
+bool ptc_controller_passes(const struct ptc_controller *ctl, uint32_t node)
+{
+	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
+
+	return node < ctl->nknown && ctl->known[node].silent &&
+	       (ptc_controller_is_new(ctl, name) || ptc_controller_gave_up(ctl, name));
+}
+
+void ptc_silent_nodes_tick(struct ptc_controller *ctl)
+{
+	const struct ptc_generation_doc *now = ptc_controller_current(ctl);
+
+	for (size_t i = 0; i < ctl->view.to.nnodes; i++)
+		if (ptc_controller_is_new(ctl, ctl->view.to.nodes[i]))
+			look(ctl, ctl->view.to.nodes[i]);
+	for (size_t i = 0; i < now->nnodes; i++)
+		if (ptc_controller_gave_up(ctl, now->nodes[i]))
+			look(ctl, now->nodes[i]);
+}
