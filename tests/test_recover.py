@@ -319,8 +319,9 @@ class Recover(harness.Case):
 
     def rank_fails_beside(self, c, how):
         """n1's ptcd gets a signal, then its rank dies, so the other ranks fail; nodes count as lost after an hour. (job, status before)"""
-        job = self.job(c, "fail", elastic={"min_gpus": 1, "max_gpus": 3})
+        job = self.job(c, "fail", every=1 << 40, elastic={"min_gpus": 1, "max_gpus": 3}) # where one is due, ranks wait for the node
         job.run("dp=3")
+        job.do("snapshot")
         before = self.begun(c, job)
         c.nodes["n1"].signal(how)
         rank = next(r for r in before["run"]["ranks"] if r["node"] == "n1")
