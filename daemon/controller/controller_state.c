@@ -214,6 +214,14 @@ bool ptc_controller_gave_up(const struct ptc_controller *ctl, const char *node)
 	       ptc_controller_ranks_on(ctl, node);
 }
 
+bool ptc_controller_passes(const struct ptc_controller *ctl, uint32_t node)
+{
+	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
+
+	return node < ctl->nknown && ctl->known[node].silent &&
+	       (ptc_controller_is_new(ctl, name) || ptc_controller_gave_up(ctl, name));
+}
+
 void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_kind kind, struct ptc_switch_request *ret)
 {
 	*ret = (struct ptc_switch_request){ .kind = kind,

@@ -62,9 +62,8 @@ void ptc_lock_readable(struct ptc_controller *ctl);
 bool ptc_lock_unreadable(struct ptc_controller *ctl, int status, const char *why);
 
 /* controller_state.c: whether the switch under way starts ranks of a job that trains on the node, where it has none;
- * whether the job's ranks on the node were given up, and the job is to start again.
- * loss/silent_nodes.c: whether such a node is down and silent, so the job goes on without it; asks those that are down:
- * call it each 200 ms. */
+ * whether the job's ranks on the node were given up, and the job is to start again; whether such a node is down and
+ * silent, so the job goes on without it. loss/silent_nodes.c: asks those that are down; call it each 200 ms. */
 bool ptc_controller_is_new(const struct ptc_controller *ctl, const char *node);
 bool ptc_controller_gave_up(const struct ptc_controller *ctl, const char *node);
 bool ptc_controller_passes(const struct ptc_controller *ctl, uint32_t node);

@@ -62,14 +62,6 @@ static void look(struct ptc_controller *ctl, const char *node)
 	ask(ctl, at);
 }
 
-bool ptc_controller_passes(const struct ptc_controller *ctl, uint32_t node)
-{
-	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
-
-	return node < ctl->nknown && ctl->known[node].silent &&
-	       (ptc_controller_is_new(ctl, name) || ptc_controller_gave_up(ctl, name));
-}
-
 void ptc_silent_nodes_tick(struct ptc_controller *ctl)
 {
 	const struct ptc_generation_doc *now = ptc_controller_current(ctl);
