@@ -74,7 +74,7 @@ struct sim {
 	bool declared[SIM_NODES]; /* declared lost by an operator */
 	/* a bit per node that an intent or a first commit has left out and that no FINISH has reached since */
 	uint32_t given_up;
-	uint64_t moved_at;         /* when a rank of the record's incarnation last ended a step */
+	uint64_t moved_at;         /* when a rank of the record's incarnation, whose ptcd is up, last ended a step */
 	uint64_t live[2], over[2]; /* generation, incarnation: whose ranks the record last wanted, and those before */
 	bool bridged; /* with `bridge`: a snapshot of the record has had its copy, and later ones may get one */
 	struct {      /* tables of a bridge that a node has dropped for want of room, in which of its lives */
