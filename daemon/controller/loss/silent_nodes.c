@@ -29,8 +29,8 @@ static void answered(void *arg, int status, const struct ptc_error *err)
 
 	(void)err;
 	ctl->known[a->node].asking = false;
-	if (status == PTC_ETIMEOUT && !ctl->gone && ctl->known[a->node].down_ns == a->down_ns) {
-		ctl->known[a->node].silent = true;
+	if (!ctl->gone && ctl->known[a->node].down_ns == a->down_ns) { /* it may answer later, without a lease */
+		ctl->known[a->node].silent = status == PTC_ETIMEOUT;
 		ptc_controller_tell_lost(ctl);
 	}
 	ptc_controller_unref(ctl);
@@ -57,7 +57,7 @@ static void look(struct ptc_controller *ctl, const char *node)
 	uint32_t at;
 
 	if (!ptc_cluster_find_node(ctl->all->cluster, node, &at) || at >= ctl->nknown || !ctl->known[at].down_ns ||
-	    ctl->known[at].asking || ctl->known[at].silent || ptc_sys_now_ns() - ctl->known[at].asked_ns < ASK_NS)
+	    ctl->known[at].asking || ptc_sys_now_ns() - ctl->known[at].asked_ns < ASK_NS)
 		return;
 	ask(ctl, at);
 }
