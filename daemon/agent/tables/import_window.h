@@ -19,7 +19,8 @@ struct ptc_import_windows *ptc_import_windows_free(struct ptc_import_windows *w)
 /* Makes a window for that user, and sends it over conn, which is taken over. If that fails, or if too many wait, conn
  * is closed. Does not block. */
 void ptc_import_windows_offer(struct ptc_import_windows *w, int conn, uid_t uid);
-/* Forgets windows that nobody has taken for some seconds. True: some still wait, so call it again. */
+/* Forgets windows that nobody has taken for a minute, or whose client has gone. True: some still wait, so call it
+ * again. */
 bool ptc_import_windows_expire(struct ptc_import_windows *w);
 
 struct ptc_import_window; /* one thread at a time */
