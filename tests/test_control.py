@@ -66,6 +66,7 @@ class Window:
         os.close(self.fd)
 
     def seal(self):
+        os.posix_fallocate(self.fd, 0, os.fstat(self.fd).st_size)
         fcntl.fcntl(self.fd, SEALS["add"], SEALS["all"])
 
     def say(self, item, offset, at, size):

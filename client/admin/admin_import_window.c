@@ -21,7 +21,11 @@ _Static_assert(sizeof(((struct ptc_admin_window *)NULL)->key) == PTC_IMPORT_WIND
 /* Sealed as the daemon wants it: nobody maps it for writing after us. */
 static bool map_window(struct ptc_admin_window *w, int fd)
 {
-	void *map = mmap(NULL, PTC_IMPORT_WINDOW_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	void *map;
+
+	if (fallocate(fd, 0, 0, PTC_IMPORT_WINDOW_BYTES))
+		return false; /* bytes go in messages */
+	map = mmap(NULL, PTC_IMPORT_WINDOW_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	if (map == MAP_FAILED)
 		return false;

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define WAITING          64
@@ -177,16 +178,15 @@ static struct ptc_import_window *find(struct ptc_import_windows *w, const void *
 /* Once it is sealed, no page goes away any more that is there. */
 static int window_open(struct ptc_import_window *w, struct ptc_error *err)
 {
-	int seals = fcntl(w->fd, F_GET_SEALS), rc;
+	int seals = fcntl(w->fd, F_GET_SEALS);
+	struct stat st;
 	void *map;
 
 	if (seals < 0 || (seals & PTC_IMPORT_WINDOW_SEALS) != PTC_IMPORT_WINDOW_SEALS)
 		return ptc_error_set(err, PTC_EINVAL, "the window of an import is not sealed");
-	do
-		rc = fallocate(w->fd, 0, 0, PTC_IMPORT_WINDOW_BYTES);
-	while (rc && errno == EINTR);
-	if (rc)
-		return ptc_error_errno(err, errno, "no memory for the window of an import");
+	if (fstat(w->fd, &st) ||
+	    (uint64_t)st.st_blocks * 512 < PTC_IMPORT_WINDOW_BYTES) /* else ptcd would pay for it */
+		return ptc_error_set(err, PTC_EINVAL, "the window of an import is not allocated");
 	map = mmap(NULL, PTC_IMPORT_WINDOW_BYTES, PROT_READ, MAP_SHARED, w->fd, 0);
 	if (map == MAP_FAILED)
 		return ptc_error_errno(err, errno, "cannot map the window of an import");

@@ -63,6 +63,7 @@ static bool client_open(struct ptc_import_windows *w, struct client *ret, uid_t 
 
 static void client_seal(const struct client *c)
 {
+	assert_int_equal(fallocate(c->fd, 0, 0, PTC_IMPORT_WINDOW_BYTES), 0);
 	assert_int_equal(fcntl(c->fd, F_ADD_SEALS, PTC_IMPORT_WINDOW_SEALS), 0);
 }
 
@@ -200,7 +201,13 @@ static void test_sealed(void **state)
 
 	assert_true(client_open(w, &c, UID));
 	memset(c.map, 1, PTC_IMPORT_WINDOW_BYTES);
-	assert_int_equal(fallocate(c.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PTC_IMPORT_WINDOW_BYTES), 0);
+	assert_int_equal(fallocate(c.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+	assert_int_equal(fcntl(c.fd, F_ADD_SEALS, PTC_IMPORT_WINDOW_SEALS), 0);
+	assert_int_equal(ptc_import_window_take(w, c.key, sizeof c.key, UID, &window, NULL),
+			 PTC_EINVAL); /* a page lacks */
+	client_close(&c);
+
+	assert_true(client_open(w, &c, UID));
 	client_seal(&c);
 	assert_int_equal(ptc_import_window_take(w, c.key, sizeof c.key, UID, &window, NULL), 0);
 	assert_int_equal(fstat(c.fd, &st), 0);
