@@ -312,7 +312,7 @@ class GptLive(harness.Case):
               f"{step}, under {config}, {parts}{', it had to come back' if back else ''}", flush=True)
         self.assertLessEqual(abs(logged - reached), 1, "what ranks logged, and what the event says that they had reached")
         self.assertTrue(0 <= lost == reached - step <= 2 * EVERY, text)
-        piece.line(test=f"GptLive.{self._testMethodName}", config=full, kind=job.name, way="cut off" if cables else "killed", node=victim,
+        piece.line(test=f"GptLive.{self._testMethodName}", config=full, kind=f"{job.name}, survive()", way="cut off" if cables else "killed", node=victim,
                    controller=victim == before["controller"], phase=before["phase"], under=before["config"], to=config, reached=reached,
                    step=step, lost=lost, back=back, seconds=parts)
         self.come_back(c, victim, cables, back)
