@@ -26,6 +26,8 @@
 #define PTC_LOCAL_MARKS_UNPROVEN 2u /* the program has another way: a second stream, or an update in a CUDA graph */
 #define PTC_LOCAL_LEAVE_ASKS     1u /* the rank waits in ptc_leave */
 #define PTC_LOCAL_LEAVE_GO       2u /* ptcd's answer: its memory is not wanted, or not any more */
+#define PTC_LOCAL_LEAVE_UPDATES                                                                                        \
+	3u /* ptcd's answer to a rank that is `ready`: end the update, and come to the boundary */
 
 struct ptc_local_report {
 	char name[PTC_LOCAL_REPORT_NAME]; /* written before `nreports` counts it; then constant */
@@ -69,6 +71,10 @@ struct ptc_local_page {
 	_Alignas(64) _Atomic uint32_t survives;
 	_Atomic uint64_t marked; /* step + 1 of the boundary after which an update began last; 0: none */
 	struct ptc_local_published published[2]; /* of those whose `from` is reached, the later one counts */
+	/* ptcd's, with `hold`: no update begins after the boundary of this step or of a later one; those before may. */
+	_Alignas(64) _Atomic uint64_t hold_from;
+	/* The rank's: 1: it has all that its next update needs, and waits for other ranks only (ptc_update_alone). */
+	_Atomic uint32_t ready;
 #if PTC_VERSION_RAISED
 	_Alignas(64) uint64_t added;
 #endif
@@ -88,14 +94,19 @@ static inline bool ptc_local_boundary(struct ptc_local_page *p, uint64_t step)
 	atomic_exchange(&p->state, ptc_local_mark(step, true));
 	return atomic_load(&p->stop) > step; /* true: go on */
 }
+/* Whether `hold` lets the update begin that follows the boundary at this step. */
+static inline bool ptc_local_may_update(const struct ptc_local_page *p, uint64_t step)
+{
+	return __builtin_expect(atomic_load(&p->hold) == 0, 1) || step < atomic_load(&p->hold_from);
+}
 /* The rank takes its mark back, then reads `hold`; ptcd exchanges `hold`, then reads the mark. So where ptcd sees whole
- * state after it has set `hold`, no update begins before it clears that. False: held, and the state is whole; ask
- * again.
+ * state of a step from `hold_from` on after it has set `hold`, no update begins before it clears that. False: held, and
+ * the state is whole; ask again.
  */
 static inline bool ptc_local_update_begin(struct ptc_local_page *p, uint64_t step)
 {
 	atomic_exchange(&p->state, ptc_local_mark(step, false));
-	if (__builtin_expect(atomic_load(&p->hold) != 0, 0)) {
+	if (!ptc_local_may_update(p, step)) {
 		atomic_exchange(&p->state, ptc_local_mark(step, true));
 		return false;
 	}

@@ -791,6 +791,40 @@ class Recover(harness.Case):
                 self.assertEqual("tp=2,dp=2", after["config"])
                 self.check_end(c, job)
 
+    def two_steps(self, c, job, before):
+        """Until the ranks of tp rank 0 are a step ahead of the others, which do not learn that all have ended theirs."""
+        path = os.path.join(job.logs, f"late-l{before['run']['incarnation']}")
+        with open(path + "~", "w", encoding="ascii") as f:
+            f.write(str(job.step() + 200))
+        os.rename(path + "~", path)
+
+        def apart():
+            steps = {r["rank"]: r["step"] for r in job.status()["run"]["ranks"]}
+            ahead, behind = ({steps[r] for r in range(first, 6, 2)} for first in (0, 1))
+            return len(ahead) == len(behind) == 1 and min(ahead) == min(behind) + 1
+        wait_for(apart, 60 * PATIENCE, "ranks that are a step apart", 0.02)
+
+    def test_ranks_a_step_apart(self):
+        """The lost node has kept some ranks from what others have: those end their step alone, and all of the state is at one step. A
+        program whose ranks cannot do that goes on from its snapshot, and is told why."""
+        for how, survive in (("fail", 2), ("hang", 2), ("fail", 1)):
+            with self.subTest(how=how, survive=survive), self.cluster(nodes=3, devices=2, **FAST) as c:
+                job = self.job(c, how, survive=survive, every=1000000, elastic={"min_gpus": 2, "max_gpus": 6}, name=f"job-{how}-{survive}")
+                job.run("tp=2,dp=3")
+                job.do("snapshot")
+                before = self.trains(c, job)
+                self.two_steps(c, job, before)
+                victim = self.random.choice(["n1", "n2"])
+                c.power_off(victim)
+                if survive == 2:
+                    self.check_survived(c, job, before, victim)
+                    self.assertEqual([], self.events(c, job, "not_survived"))
+                else:
+                    after = self.trains(c, job, before["run"]["incarnation"])
+                    self.assertEqual(before["step"], after["step"])
+                    self.assertRegex(self.events(c, job, "not_survived")[0]["text"], "at no step beyond the snapshot's do the ranks")
+                self.check_end(c, job)
+
     def test_first_rank_lost(self):
         """Rank 0, whose blobs are the job's, is lost, and with it the job's controller, at times."""
         with self.cluster(nodes=4, devices=1, **FAST) as c:

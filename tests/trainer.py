@@ -4,7 +4,7 @@
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--rendezvous 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--early STEP] [--hold-at STEP] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP | --megatron 1]]
-             [--place-later 1 [--place-wrong exit|less|dtype]] [--together fail|hang] [--survive 1] [--devices 1] [--stat 1] [--blobs NAME,..] [--amax DTYPE] [--own N]
+             [--place-later 1 [--place-wrong exit|less|dtype]] [--together fail|hang] [--survive 1|2] [--devices 1] [--stat 1] [--blobs NAME,..] [--amax DTYPE] [--own N]
              [--recompute KINDS] [--schedule 1] [--peak BYTES]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
@@ -17,7 +17,9 @@ With --amax there are `amax`, whole on each rank, and `amax.rows`, rows split ov
 random ones of its number and the step, with zeros of both signs and a NaN. What a rank is given and what it stops with goes to a
 file beside its steps.
 With --together ranks end each step together, as with an all-reduce; a rank whose peer has gone fails, as with gloo, or hangs.
-With --survive a rank promises that its memory stays whole, and keeps it when it fails.
+With --survive a rank promises that its memory stays whole, and keeps it when it fails. A file `late-lINCARNATION` in the directory of logs
+has a step: from this one on, no rank but those of tp rank 0 learns that the others have ended it. With --survive 2 it asks whether it has to
+go on alone.
 With --devices a rank needs its device for itself, as one that fills its memory does, and fails where another process has it.
 With --own ranks tell of their own work; where there is a file `slow-RANK` or `slow-on-NODE` in the directory of logs, it takes that rank,
 or those of that node, N times as long.
@@ -271,8 +273,10 @@ class Rank:
 
 class Together:
     """Each rank's file has its process and the number of steps that it has ended."""
-    def __init__(self, args, gen):
+    def __init__(self, args, client, gen):
         base = os.path.join(args.log.rstrip("/") + "-together", f"g{gen.generation}-l{gen.incarnation}-r")
+        self.late = os.path.join(args.log, f"late-l{gen.incarnation}") if args.survive and gen.tp_rank else None
+        self.alone = client.update_alone if args.survive == 2 else None
         self.fails, self.peers = args.together == "fail", [f"{base}{r}" for r in range(gen.world) if r != gen.rank]
         os.makedirs(os.path.dirname(base), exist_ok=True)
         self.mine = os.open(f"{base}{gen.rank}", os.O_RDWR | os.O_CREAT, 0o666)
@@ -296,15 +300,34 @@ class Together:
 
     def end(self, step):
         os.pwrite(self.mine, struct.pack("qq", os.getpid(), step), 0)
+        while self.is_late(step):
+            if self.alone and self.alone(False):
+                return
+            if self.fails and any(self.gone(pid) for pid, _ in map(self.read, self.peers) if pid):
+                if self.alone and self.alone(True):
+                    return
+                self.fail()
+            time.sleep(0.001)
         for path in self.peers:
             while True:
                 pid, ended = self.read(path)
                 if ended >= step:
                     break
                 if self.fails and pid and self.gone(pid):
-                    print("connection closed by peer", flush=True)
-                    raise SystemExit(4)
+                    self.fail()
                 time.sleep(0.001)
+
+    def is_late(self, step):
+        try:
+            with open(self.late or os.devnull, "r", encoding="ascii") as f:
+                return int(f.read() or step + 1) <= step
+        except FileNotFoundError:
+            return False
+
+    @staticmethod
+    def fail():
+        print("connection closed by peer", flush=True)
+        raise SystemExit(4)
 
 
 def wait_held(args, what):
@@ -314,7 +337,7 @@ def wait_held(args, what):
 
 
 def run(args, client, gen):
-    together = Together(args, gen) if args.together else None # before anybody can wait for it
+    together = Together(args, client, gen) if args.together else None # before anybody can wait for it
     if args.rendezvous:
         client.rendezvous_put(f"at/{gen.rank}", f"{gen.rank} of {gen.generation}".encode())
     time.sleep(1 << 20 if gen.generation >= args.hang_generation else args.build_sleep)
@@ -413,7 +436,7 @@ def main():
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
     p.add_argument("--rendezvous", type=int, default=0, help="1: before a rank declares, it has met all others")
     p.add_argument("--together", choices=["fail", "hang"], help="ranks end each step together; what one does whose peer has gone")
-    p.add_argument("--survive", type=int, default=0, help="1: the job may go on from this rank's memory")
+    p.add_argument("--survive", type=int, default=0, help="1: the job may go on from this rank's memory; 2: this rank ends a step alone")
     p.add_argument("--devices", type=int, default=0, help="1: a rank fails where another process has its device")
     p.add_argument("--stat", type=int, default=0, help="1: with the tensor whose replicas differ")
     p.add_argument("--maps", help="with a tensor that lies in a mapping of this file")

@@ -121,27 +121,49 @@ static void set_leaves(ptc_client *c, bool yes)
 {
 	pthread_mutex_lock(&c->lock);
 	c->leaves = yes && c->phase == PHASE_RUNNING && !c->fatal;
+	c->sent.leaves &= yes;
 	ptc_client_wake_locked(c);
 	pthread_mutex_unlock(&c->lock);
 }
 
-/* Until then at the latest ptcd says that it holds the rank, or it does not know how. */
-void ptc_leave(ptc_client *c)
+/* ptcd's answer; PTC_LOCAL_LEAVE_GO if there is none in time: ptcd does not know how to hold ranks, or has gone. */
+static uint32_t leave(ptc_client *c, bool ready)
 {
 	int64_t until = ptc_client_now_ms() + LEAVE_MS, latest = until + CLIENT_HELD_MAX_MS;
+	uint32_t answer = PTC_LOCAL_LEAVE_ASKS;
 
 	if (!c || !c->running || !c->stepped || ptc_client_forked(c) || !atomic_load(&c->page->survives) ||
 	    !atomic_load(&c->page->knows_survivors) || atomic_exchange(&c->page->leaving, PTC_LOCAL_LEAVE_ASKS))
-		return;
+		return PTC_LOCAL_LEAVE_GO;
+	atomic_store(&c->page->ready, ready);
 	set_leaves(c, true);
-	while (atomic_load(&c->page->leaving) != PTC_LOCAL_LEAVE_GO) {
+	while (answer == PTC_LOCAL_LEAVE_ASKS) {
 		int64_t now = ptc_client_now_ms();
 
+		answer = atomic_load(&c->page->leaving);
 		if (now > latest || (now > until && !atomic_load(&c->page->hold)))
 			break;
 		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
 	}
 	set_leaves(c, false);
+	atomic_store(&c->page->ready, 0);
+	if (answer == PTC_LOCAL_LEAVE_UPDATES) /* it may have to give up once more, after this step */
+		atomic_store(&c->page->leaving, 0);
+	return answer;
+}
+
+void ptc_leave(ptc_client *c)
+{
+	(void)leave(c, false);
+}
+
+int ptc_update_alone(ptc_client *c, int gone)
+{
+	if (!c || !c->running || !c->stepped || ptc_client_forked(c))
+		return 0;
+	if (gone)
+		return leave(c, true) == PTC_LOCAL_LEAVE_UPDATES;
+	return atomic_load(&c->page->hold) && ptc_local_may_update(c->page, c->next_step - 1);
 }
 
 ptc_client *ptc_close(ptc_client *c)

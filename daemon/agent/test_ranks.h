@@ -256,8 +256,8 @@ int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, 
 	return 0;
 }
 
-int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int64_t ms, const struct ptc_wait *wait,
-		     struct ptc_error *err)
+int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int64_t ms, uint64_t to,
+		     const struct ptc_wait *wait, struct ptc_error *err)
 {
 	return ptc_error_set(err, PTC_ESTATE, "nothing is held here");
 }

@@ -102,15 +102,15 @@ struct ptc_recovery {
 		uint32_t awaited, nheld; /* answers; ranks */
 		int64_t since_ns;
 		struct ptc_held_rank *ranks; /* of each rank of the generation */
-		uint64_t step, reached;      /* reached: the greatest that a rank there has come to */
+		uint64_t step, reached, to;  /* reached: the greatest of a rank; to: ranks were let on to it; 0: none */
 		char why[192];
+		bool promised; /* some rank there has called ptc_survive */
 	} hold;
 	bool held;                  /* the switch under way may make the ranks wait */
 	int64_t ended_ns, retry_ns; /* when the last such switch ended; nothing is tried before */
-	uint32_t tries;             /* starts in a row that came to nothing */
-	uint32_t fails;             /* of these, switches that failed through no fault of a node */
-	uint32_t owed;   /* new value for the record's `restarts`, because a start came to nothing; 0: none */
-	char waits[768]; /* why the job waits, as events have said; "": it does not */
+	uint32_t tries, fails; /* starts in a row that came to nothing; of these, switches that no node made fail */
+	uint32_t owed;         /* new value for the record's `restarts`, because a start came to nothing; 0: none */
+	char waits[768];       /* why the job waits, as events have said; "": it does not */
 	/* what the record is to say after the HALT of that id */
 	uint64_t mark_id;
 	struct ptc_record_doc mark; /* recovery and what goes with it */

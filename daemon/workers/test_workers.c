@@ -208,6 +208,23 @@ static int rank_later(void *arg, uint64_t step)
 	return 1;
 }
 
+/* Both have their gradients of the step, and wait for each other; rank 1 finds that it cannot reach rank 0. */
+static void rank_waits(struct rank *r)
+{
+	char path[256];
+
+	snprintf(path, sizeof path, "%s/met", getenv("PTC_TEST_DIR"));
+	if (r->gen.rank == 0) {
+		close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+		while (!ptc_update_alone(r->c, 0))
+			nap_us(100);
+		return;
+	}
+	while (access(path, F_OK) != 0)
+		nap_us(100);
+	rank_check(ptc_update_alone(r->c, 1) == 1, NULL, "update alone");
+}
+
 /* 1: the generation has ended */
 static void rank_train(struct rank *r, const char *how, uint64_t last)
 {
@@ -234,7 +251,10 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 			rank_closes(r, step);
 		if (strcmp(how, "hang") == 0 && step == 5)
 			pause();
-		if (strcmp(how, "leaves") == 0 && step == 5 && r->gen.rank == 1) {
+		if (strcmp(how, "meets") == 0 && step == 5)
+			rank_waits(r);
+		if (((strcmp(how, "leaves") == 0 && step == 5) || (strcmp(how, "meets") == 0 && step == 6)) &&
+		    r->gen.rank == 1) {
 			ptc_leave(r->c);
 			printf("it leaves\n");
 			fflush(stdout);
@@ -353,7 +373,7 @@ static int rank_main(int argc, char **argv)
 		printf("generation %llu step %llu\n", (unsigned long long)r.gen.generation,
 		       (unsigned long long)r.gen.start_step);
 		fflush(stdout);
-		if (strcmp(how, "survives") == 0 || strcmp(how, "leaves") == 0)
+		if (strcmp(how, "survives") == 0 || strcmp(how, "leaves") == 0 || strcmp(how, "meets") == 0)
 			rank_check(ptc_survive(r.c, 1) == 0, r.c, "survive");
 		if (strcmp(how, "later") == 0)
 			rank_check(ptc_on_stop(r.c, rank_later, &r) == 0, r.c, "on_stop");
@@ -1779,7 +1799,7 @@ static void hold_both(struct group *g, uint64_t held[2])
 
 	while (!both) {
 		goes_on();
-		ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+		ok(ptc_workers_hold(t.w, &g->desc.key, 60000, 0, WAIT, &err), &err);
 		ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
 		assert_int_equal(n, 2);
 		both = true;
@@ -1812,9 +1832,10 @@ static void test_hold(void **state)
 		check_held(g, true);
 	}
 	goes_on();
-	ok(ptc_workers_hold(t.w, &g->desc.key, 50, WAIT, &err), &err); /* nobody asks again: they go on by themselves */
+	ok(ptc_workers_hold(t.w, &g->desc.key, 50, 0, WAIT, &err),
+	   &err); /* nobody asks again: they go on by themselves */
 	goes_on();
-	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, 0, WAIT, &err), &err);
 	end(g); /* frozen ranks are ended, too */
 }
 
@@ -1932,12 +1953,12 @@ static void test_killed(void **state)
 		ptc_workers_slots_done(t.w, slots, n);
 		nap_us(rand_r(&seed) % 20000);
 		if (round % 4 == 3) /* also of ranks that are held as they end */
-			ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+			ok(ptc_workers_hold(t.w, &g->desc.key, 60000, 0, WAIT, &err), &err);
 		for (size_t i = 0; i < 2; i++)
 			assert_int_equal(kill(pids[i], SIGKILL), 0);
 		nap_us(rand_r(&seed) % 4000);
 		for (int looks = 0; looks < 2; looks++) {
-			ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+			ok(ptc_workers_hold(t.w, &g->desc.key, 60000, 0, WAIT, &err), &err);
 			while (!all_left(g))
 				nap_us(1000);
 			check_left(g);
@@ -1946,6 +1967,75 @@ static void test_killed(void **state)
 		assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
 		end(g);
 	}
+}
+
+/* Ranks at the step before the one that is asked for end that step, and no other; the others stay where they are. */
+static void test_hold_goes_on(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "survives", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_slot_view *slots;
+	uint64_t held[2], to;
+	size_t n;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	for (int i = 0; i < 16; i++) {
+		hold_both(g, held);
+		for (int again = 0; again < 3; again++) {
+			to = held[(i + again) % 2] + (again < 2); /* at last nobody is at the step before */
+			if (again == 2 && (held[0] + 1 == to || held[1] + 1 == to))
+				continue;
+			for (size_t k = 0; k < 2; k++)
+				held[k] += held[k] + 1 == to;
+			ok(ptc_workers_hold(t.w, &g->desc.key, 60000, to, WAIT, &err), &err);
+			ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+			for (size_t k = 0; k < 2; k++) {
+				assert_true(slots[k].step == held[k] && !slots[k].not_held && slots[k].promises);
+				assert_false(slots[k].stays);
+			}
+			ptc_workers_slots_done(t.w, slots, n);
+			check_held(g, false);
+		}
+		if (i % 4 == 3)
+			again(); /* another ptcd */
+		else
+			ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
+	}
+	goes_on();
+	end(g);
+}
+
+/* One rank can reach the others no more, and another still waits for it; both have their gradients. */
+static void test_update_alone(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "meets", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_worker_event event;
+	struct ptc_slot_view *slots;
+	char env[96];
+	size_t n;
+
+	(void)state;
+	snprintf(env, sizeof env, "PTC_TEST_DIR=%s", t.dir);
+	g->env[1] = env;
+	start_generation(g, NULL, 0);
+	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
+	assert_true(event.rank == 1 && event.step == 5);
+	for (uint64_t step = 5; step <= 7; step++) { /* at 6 rank 1 has given up for good, and rank 0 goes on alone */
+		ok(ptc_workers_hold(t.w, &g->desc.key, 60000, step == 5 ? 0 : step, WAIT, &err), &err);
+		ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+		for (size_t k = 0; k < 2; k++) {
+			assert_null(slots[k].not_held);
+			assert_int_equal(slots[k].step, k ? PTC_MIN(step, 6) : step);
+			if (step != 6) /* it gives up for good at 6, before it is frozen or after */
+				assert_int_equal(slots[k].stays, k == 1 && step == 7);
+		}
+		ptc_workers_slots_done(t.w, slots, n);
+		check_held(g, false);
+	}
+	g->desc.grace_ms = 5000;
+	end(g);
 }
 
 /* A program that does not promise it is left alone. */
@@ -1957,7 +2047,7 @@ static void test_hold_unproven(void **state)
 	(void)state;
 	start_generation(g, NULL, 0);
 	goes_on();
-	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, 0, WAIT, &err), &err);
 	check_held(g, true);
 	goes_on();
 	end(g);
@@ -1975,7 +2065,7 @@ static void test_leave(void **state)
 	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
 	assert_true(event.rank == 1 && event.step == 5);
 	assert_non_null(strstr(event.text, "gives up; its memory is held"));
-	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, 0, WAIT, &err), &err);
 	check_held(g, false);
 	g->desc.grace_ms = 5000;
 	end(g);
@@ -1999,7 +2089,7 @@ static void test_leave_killed(void **state)
 		assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
 	}
 	assert_true(event.rank == 0 && WIFSIGNALED(event.exit_status) && WTERMSIG(event.exit_status) == SIGKILL);
-	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, 0, WAIT, &err), &err);
 	ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
 	for (int i = 0; i < 30000 && ranks_in("exited") < 2; i++)
 		nap_us(1000);
@@ -2652,60 +2742,63 @@ static void test_text_as_one_line(void **state)
 		assert_string_equal(cases[i].line, ptc_worker_text_line(cases[i].text, line, sizeof line));
 }
 
+static const struct CMUnitTest tests[] = {
+	cmocka_unit_test(test_text_as_one_line),
+	cmocka_unit_test_setup_teardown(test_life_restart, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_life_rebuild, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_life_devices, setup_devices, teardown),
+	cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_life_ahead, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_life_later, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_life_slow_exit, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_copied, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_restarted_while_running, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_restarted_by_another_version, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_restarted_while_stopped, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_restarted_while_declared, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_restarted_while_ending, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_restarted_while_told, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_restarted_during_rendezvous, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_rank_fails, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_silence, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_rank_closes_descriptors, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_program_that_cannot_start, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_finish, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_due, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_due_left_out, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_hang, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_stall, setup_stall, teardown),
+	cmocka_unit_test_setup_teardown(test_whole, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_hold, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_hold_unproven, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_hold_goes_on, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_update_alone, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_hold_given_up, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_leave, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_leave_killed, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_start_after_others, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_status, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_hostile_rank, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_many_device_ranges, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_misuse, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_stolen_token, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_memory_is_guarded, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_memory_is_gone, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_memory_is_read_only, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_copier_is_killed, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_copier_is_always_killed, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_memory_flickers, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_memory_hangs, setup_hang, teardown_hang),
+	cmocka_unit_test_setup_teardown(test_start_beside_stuck, setup_hang, teardown_hang),
+	cmocka_unit_test_setup_teardown(test_memory_hangs_and_ptcd_ends, setup_hang, teardown_hang),
+	cmocka_unit_test_setup_teardown(test_turned_is_not_read, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_turned_is_not_written, setup, teardown),
+};
+
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_text_as_one_line),
-		cmocka_unit_test_setup_teardown(test_life_restart, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_life_rebuild, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_life_devices, setup_devices, teardown),
-		cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_life_ahead, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_life_later, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_life_slow_exit, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_copied, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_restarted_while_running, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_restarted_by_another_version, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_restarted_while_stopped, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_restarted_while_declared, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_restarted_while_ending, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_restarted_while_told, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_restarted_during_rendezvous, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_rank_fails, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_silence, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_rank_closes_descriptors, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_program_that_cannot_start, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_finish, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_due, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_due_left_out, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_hang, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_stall, setup_stall, teardown),
-		cmocka_unit_test_setup_teardown(test_whole, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_hold, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_hold_unproven, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_hold_given_up, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_leave, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_leave_killed, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_start_after_others, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_status, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_hostile_rank, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_many_device_ranges, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_misuse, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_stolen_token, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_memory_is_guarded, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_memory_is_gone, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_memory_is_read_only, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_copier_is_killed, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_copier_is_always_killed, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_memory_flickers, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_memory_hangs, setup_hang, teardown_hang),
-		cmocka_unit_test_setup_teardown(test_start_beside_stuck, setup_hang, teardown_hang),
-		cmocka_unit_test_setup_teardown(test_memory_hangs_and_ptcd_ends, setup_hang, teardown_hang),
-		cmocka_unit_test_setup_teardown(test_turned_is_not_read, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_turned_is_not_written, setup, teardown),
-	};
 
 	if (argc > 1 && strcmp(argv[1], "--rank") == 0)
 		return rank_main(argc, argv);

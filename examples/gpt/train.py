@@ -92,7 +92,7 @@ def train(args, job, gen):
             log = open(os.path.join(args.out, f"rank-{job.rank}.jsonl"), "a", buffering=1)
         gen.warm(lambda: one_step(*data.blank(records, args.micro_batch, sampler.micro_batches)), model)
         gen.attach(model=model, optim=optim, sched=sched, data=sampler, zero1=sync.ranges)
-        gen.survive()
+        gen.survive(together=True)
         for step in range(gen.start_step, args.steps):
             if gen.boundary(step): return
             ids, inputs, targets = zip(*(next(batches) for _ in range(sampler.micro_batches)))

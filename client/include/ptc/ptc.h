@@ -38,6 +38,7 @@
 #include <ptc/gpu.h>
 #include <ptc/result.h>
 #include <ptc/sampling.h>
+#include <ptc/survive.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -186,10 +187,6 @@ PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
  * (`whole` of `status --format json`). If ptcd holds the rank (ptc_survive), this call blocks for some seconds. A graph
  * that was captured before ptc_stream needs a call of ptc_update_begin before each launch (ptc/gpu.h). */
 PTC_API void ptc_update_begin(ptc_client *c);
-/* yes 1 promises: from each boundary to ptc_update_begin all state is in declared memory, blobs and cursors. If a node
- * is lost, the job then goes on from this memory (docs/failures.md). Holds until ptc_next, or until yes 0. */
-PTC_API int ptc_survive(ptc_client *c, int yes);
-PTC_API void ptc_leave(ptc_client *c); /* before a rank gives up and frees memory; waits for ptcd's copy, up to 5 min */
 /* Training is over after `step` steps. Blocks. 0: all have finished, the state is committed. 1: call ptc_next. */
 PTC_API int ptc_finish(ptc_client *c, uint64_t step);
 /* A number for `ptcctl status`, e.g. "loss". Cheap; in memory shared with ptcd. At most 8 names of 31 bytes. */

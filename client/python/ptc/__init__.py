@@ -117,6 +117,7 @@ def library():
             ("ptc_update_captured", ctypes.c_int, [p, p]),
             ("ptc_survive", ctypes.c_int, [p, ctypes.c_int]),
             ("ptc_leave", None, [p]),
+            ("ptc_update_alone", ctypes.c_int, [p, ctypes.c_int]),
             ("ptc_finish", ctypes.c_int, [p, u64]),
             ("ptc_report", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_double]),
             ("ptc_micro_steps", u64, [p]),
@@ -303,6 +304,11 @@ class Client:
     def leave(self):
         """Waits until nobody wants what is in this rank's memory, where the program gives up. Call it before anything is freed."""
         self._lib.ptc_leave(self._c)
+
+    def update_alone(self, gone=False):
+        """Where this rank has its gradients and waits for others before its update: is it to end the update without them? gone: they
+        cannot be reached; waits until that is decided (ptc_update_alone in ptc/survive.h). True: go on with update_begin()."""
+        return self._lib.ptc_update_alone(self._c, int(gone)) == 1
 
     def finish(self, step):
         """True: not finished after all, this process is needed in another generation."""

@@ -156,8 +156,44 @@ class _AddedUp:
             hook.remove()
 
 
-class Promise:
+_SPINS = 200  # looks without a pause, while the others are expected any moment
+_PAUSE_S = 0.0002
+
+
+class _Together:
+    """Each update begins on every rank or on none: it waits until all ranks have their gradients (Promise.update_begins)."""
+
     def __init__(self, gen):
+        self._client = gen._client
+        self._group = dist.new_group(backend="gloo") if gen.world > 1 and dist.is_initialized() else None
+        self._ready = torch.zeros(1, dtype=torch.int32)
+
+    def wait(self):
+        """Returns when all are ready, or when this rank has to end the update without those that are gone."""
+        if self._group is None:
+            return
+        try:
+            work, looks = dist.all_reduce(self._ready, group=self._group, async_op=True), 0
+            while not work.is_completed():
+                if self._client.update_alone():
+                    return
+                looks += 1
+                if looks > _SPINS:
+                    time.sleep(_PAUSE_S)
+            _wait(work)
+        except Exception as e:
+            if is_of_peers(e) and self._client.update_alone(gone=True):
+                return
+            raise
+
+
+def _wait(work):
+    """Without the guard: the caller knows what is lost when it raises."""
+    getattr(dist.Work.wait, "__wrapped__", dist.Work.wait)(work)
+
+
+class Promise:
+    def __init__(self, gen, together=False):
         self._gen, self._client, self._bound = gen, gen._client, gen._bound
         if self._bound.states:
             refuse(f"survive: extra state of {next(iter(self._bound.states))} is gathered from all ranks at a stop, and cannot be at each "
@@ -168,6 +204,8 @@ class Promise:
         self._buffers, self._added = _Buffers(gen), _AddedUp(self._bound)
         self._about = self._about_now()
         self._client_sets("model", zlib.compress(self._bound.merge(self._gather(), gen.tp)))
+        self._together = _Together(gen) if together and not gen._on_cuda else None
+        self._begun = False  # the step's update
         self._guard = Guard(self.leave)
         self._guard.begin()
 
@@ -190,6 +228,7 @@ class Promise:
     # -- at a boundary
 
     def boundary(self, step):
+        self._begun = False
         if self._broken:
             return
         try:
@@ -198,7 +237,10 @@ class Promise:
             self._break(e)
 
     def update_begins(self):
-        """Before the client is told."""
+        """Before the client is told. All ranks wait for each other also after one's promise is broken: the others still count on it."""
+        if self._together and not self._begun:
+            self._together.wait()
+        self._begun = True
         if self._broken:
             return
         try:

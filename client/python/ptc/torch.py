@@ -593,7 +593,7 @@ class Generation:
         self._ended = self._client.boundary(step)
         return self._ended
 
-    def survive(self):
+    def survive(self, together=False):
         """A promise, after attach() on every rank: when a node is lost, the job goes on from the memory of the ranks that are left
         (docs/failures.md), with no step lost where they hold everything. All state is attached, no update begins without
         update_begin(), which an optimizer's step() calls, and each boundary is where the state is whole.
@@ -601,7 +601,11 @@ class Generation:
         From now on each boundary publishes what a stop would have set: options, schedulers, objects, random streams and positions.
         A loader with a state of its own, and modules with extra state, are refused. What a stop would refuse later ends the promise
         with a line on stderr. Where a backward pass or a wait for a collective raises because peers are gone, in os._exit and at the end
-        of the with block, the process first waits until its memory has been taken."""
+        of the with block, the process first waits until its memory has been taken.
+
+        together: the first update_begin() of each step waits until every rank has come to its own; a gloo group of its own is made
+        for that. So a node that is lost as gradients are summed leaves no ranks at different steps, and no step is lost. Each rank must
+        then update in each step. On GPUs this has no effect."""
         if self._bound is None:
             raise ptc.Error(-1, "survive: attach() comes first")
         for d in self._data:
@@ -610,7 +614,7 @@ class Generation:
                        f"gen.batch_sampler(), or leave survive() out: the job then goes on from snapshots")
         if self._probe or self._promise is not None:
             return
-        self._promise = _survive.Promise(self)
+        self._promise = _survive.Promise(self, together)
 
     def _name_stream(self):
         """The device says itself when the state is whole, where the program's work goes: in PyTorch's current stream."""

@@ -169,7 +169,7 @@ static int hold(struct live *l, struct ptc_error *err)
 	struct ptc_slot_view *slots = NULL;
 	Ptc__V1__WorkersReply reply;
 	size_t n = 0;
-	int rc = ptc_workers_hold(w, &l->key, l->req->hold_ms, &wait, err);
+	int rc = ptc_workers_hold(w, &l->key, l->req->hold_ms, l->req->go_on_to, &wait, err);
 
 	ptc__v1__workers_reply__init(&reply);
 	if (rc == 0)
@@ -185,6 +185,8 @@ static int hold(struct live *l, struct ptc_error *err)
 		ranks[i].published = slots[i].published;
 		ranks[i].step = slots[i].step;
 		ranks[i].not_held = (char *)(uintptr_t)(slots[i].not_held ? slots[i].not_held : "");
+		ranks[i].stays = slots[i].stays;
+		ranks[i].promises = slots[i].promises;
 	}
 	reply.held = list;
 	reply.n_held = n;

@@ -5,7 +5,9 @@
  * greatest step is chosen whose ranks have every tensor. Failure modes: a rank does not promise that its memory stays
  * whole, or is in an update (it is not counted; nor are ranks of a node whose version cannot hold them); a node does
  * not answer (it is suspected, and not counted); at no step do the ranks have everything, or only at the snapshot's or
- * an earlier one (NONE, and why). The choice is a task with copies of all it needs; the rest is on the loop. */
+ * an earlier one (NONE, and why). If they had everything at the greatest step were those at the step before to come
+ * there, too, these are let on first, once: the gradients of a step may have come to some ranks only. The choice is a
+ * task with copies of all it needs; the rest is on the loop. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -28,7 +30,7 @@
 #define PATIENCE_NS INT64_C(60000000000) /* for all of it */
 
 struct ptc_held_rank {
-	bool held;
+	bool held, stays;
 	uint64_t step;
 };
 
@@ -38,10 +40,17 @@ static void hold_done(struct ptc_recovery *r)
 	r->hold = (struct ptc_hold){ 0 };
 }
 
-static void none(struct ptc_hold *h, const char *why)
+/* Who has made the promise for nothing is told why. */
+static void none(struct ptc_controller *ctl, const char *why)
 {
+	struct ptc_hold *h = &ctl->recovery.hold;
+
 	h->state = PTC_HOLD_NONE;
-	snprintf(h->why, sizeof h->why, "%s", why);
+	if (h->why != why)
+		snprintf(h->why, sizeof h->why, "%s", why);
+	if (h->promised)
+		ptc_event(ctl->all->cluster, ctl->uuid, "not_survived",
+			  "the memory of the ranks that are left cannot become a snapshot: %s", h->why);
 }
 
 /* ---- which step ---------------------------------------------------------------------- */
@@ -55,8 +64,9 @@ struct choice {
 	uint32_t world;
 	uint64_t above; /* no gain in this step, or one before */
 	bool any_above; /* there is no snapshot: every step is one */
-	bool found;
-	uint64_t step;
+	bool let_on;    /* ranks were let on before */
+	bool found, lets_on;
+	uint64_t step; /* found, or to which ranks are let on */
 	char why[192];
 };
 
@@ -82,8 +92,10 @@ static bool step_below(const struct choice *c, uint64_t below, uint64_t *ret)
 	return any;
 }
 
-/* Each rank for itself: whether those at that step have every tensor. */
-static int covered(struct choice *c, const struct ptc_layout *layout, uint64_t step, struct ptc_error *err)
+/* Each rank for itself: whether those at that step have every tensor. with_before: also those at the step before that
+ * can come there. */
+static int covered(struct choice *c, const struct ptc_layout *layout, uint64_t step, bool with_before,
+		   struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_device *places = ptc_calloc(c->world, sizeof *places);
 	ptc_auto_free bool *usable = ptc_calloc(c->world, sizeof *usable);
@@ -96,11 +108,31 @@ static int covered(struct choice *c, const struct ptc_layout *layout, uint64_t s
 		return ptc_nomem(err);
 	for (uint32_t r = 0; r < c->world; r++) {
 		places[r] = (struct ptc_device){ .node = r };
-		usable[r] = c->ranks[r].held && c->ranks[r].step == step;
+		usable[r] = c->ranks[r].held && (c->ranks[r].step == step ||
+						 (with_before && !c->ranks[r].stays && c->ranks[r].step + 1 == step));
 	}
 	rc = ptc_layout_lost(layout, &each, c->world, usable, &lost, &n, err);
 	ptc_free(lost);
 	return rc ? rc : n ? PTC_ELOST : 0;
+}
+
+/* The greatest step at which ranks are held that have every tensor; else the greatest one, if others can come there. */
+static int choose_step(struct choice *c, const struct ptc_layout *layout, struct ptc_error *err)
+{
+	uint64_t step = UINT64_MAX, greatest;
+	int rc = 0;
+
+	while (!c->found && (rc == 0 || rc == PTC_ELOST) && step_below(c, step, &step)) {
+		rc = covered(c, layout, step, false, err);
+		c->found = rc == 0;
+	}
+	c->step = step;
+	if (c->found || c->let_on || (rc && rc != PTC_ELOST) || !step_below(c, UINT64_MAX, &greatest))
+		return rc == PTC_ELOST ? 0 : rc;
+	rc = covered(c, layout, greatest, true, err);
+	c->lets_on = rc == 0;
+	c->step = greatest;
+	return rc == PTC_ELOST ? 0 : rc;
 }
 
 static void choose(void *arg, struct ptc_etcd *etcd)
@@ -109,7 +141,6 @@ static void choose(void *arg, struct ptc_etcd *etcd)
 	const struct ptc_declared *declared;
 	const struct ptc_layout *layout;
 	struct ptc_error err = PTC_ERROR_INIT;
-	uint64_t step = UINT64_MAX;
 	void *ref;
 	int rc = ptc_layouts_get(c->all->docs.layouts, c->meta.uuid, c->layout_hash, &declared, &layout, &ref, &err);
 
@@ -120,17 +151,12 @@ static void choose(void *arg, struct ptc_etcd *etcd)
 	}
 	snprintf(c->why, sizeof c->why,
 		 "at no step beyond the snapshot's do the ranks that are left have every tensor");
-	while (!c->found && step_below(c, step, &step)) {
-		rc = covered(c, layout, step, &err);
-		c->found = rc == 0;
-		if (rc && rc != PTC_ELOST) {
-			snprintf(c->why, sizeof c->why, "%.190s", err.text);
-			break;
-		}
-	}
-	c->step = step;
+	if (choose_step(c, layout, &err) != 0)
+		snprintf(c->why, sizeof c->why, "%.190s", err.text);
 	ptc_layouts_release(ref);
 }
+
+static void ask_all(struct ptc_controller *ctl, uint64_t to);
 
 static void chosen(void *arg)
 {
@@ -142,8 +168,10 @@ static void chosen(void *arg)
 		h->step = c->step;
 		if (c->found)
 			h->state = PTC_HOLD_FOUND;
+		else if (c->lets_on)
+			ask_all(ctl, c->step);
 		else
-			none(h, c->why);
+			none(ctl, c->why);
 	}
 	choice_free(c);
 	ptc_controller_unref(ctl);
@@ -159,9 +187,7 @@ static void round_ends(struct ptc_controller *ctl)
 	struct choice *c;
 
 	if (!h->nheld || !g->layout_hash[0]) {
-		if (!h->why[0])
-			snprintf(h->why, sizeof h->why, "no rank that is left can be held");
-		h->state = PTC_HOLD_NONE;
+		none(ctl, h->why[0] ? h->why : "no rank that is left can be held");
 		return;
 	}
 	c = ptc_calloc(1, sizeof *c);
@@ -171,7 +197,8 @@ static void round_ends(struct ptc_controller *ctl)
 			      .meta = ctl->meta,
 			      .world = g->world,
 			      .above = ctl->record.step,
-			      .any_above = !ctl->record.snapshot };
+			      .any_above = !ctl->record.snapshot,
+			      .let_on = h->to != 0 };
 	memcpy(c->layout_hash, g->layout_hash, sizeof c->layout_hash);
 	c->ranks = ptc_reallocarray(NULL, g->world, sizeof *c->ranks);
 	ptc_require(c->ranks);
@@ -202,8 +229,9 @@ static void take_ranks(const struct ask *a, const Ptc__V1__WorkersReply *r)
 		if (k->rank >= g->world || g->rank_node[k->rank] != a->index || !k->published)
 			continue;
 		h->reached = PTC_MAX(h->reached, k->step);
+		h->promised |= k->promises;
 		if (!k->not_held[0]) {
-			h->ranks[k->rank] = (struct ptc_held_rank){ true, k->step };
+			h->ranks[k->rank] = (struct ptc_held_rank){ true, k->stays, k->step };
 			h->nheld++;
 		} else if (!h->why[0]) {
 			snprintf(h->why, sizeof h->why, "rank %u: %.150s", k->rank, k->not_held);
@@ -255,6 +283,7 @@ static int encode(struct ptc_controller *ctl, uint32_t ms, void **data, size_t *
 	req.from = true;
 	req.stop = PTC_LOCAL_STEP_MAX;
 	req.hold_ms = ms;
+	req.go_on_to = ms ? ctl->recovery.hold.to : 0;
 	req.let_go = !ms;
 	if (rc == 0)
 		rc = ptc_pb_encode(&req.base, data, len, NULL);
@@ -287,27 +316,39 @@ static void ask_node(struct ptc_controller *ctl, uint32_t index, uint32_t ms, in
 	ptc_free(data);
 }
 
+/* A round of answers. to: ranks at the step before it go on there first; 0: none does. */
+static void ask_all(struct ptc_controller *ctl, uint64_t to)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+	struct ptc_hold *h = &ctl->recovery.hold;
+	int64_t ms = ASK_MS + (int64_t)(ASK_STEPS * 1e3 * ctl->recovery.rounds.step_s);
+
+	if (ptc_view_locate(&ctl->view, ctl->all->cluster) != 0) {
+		none(ctl, "out of memory");
+		return;
+	}
+	h->state = PTC_HOLD_ASKED;
+	h->to = to;
+	h->nheld = 0;
+	memset(h->ranks, 0, g->world * sizeof *h->ranks);
+	h->awaited = 1; /* until all are asked */
+	for (uint32_t i = 0; i < g->nnodes; i++)
+		ask_node(ctl, i, HOLD_MS, ms);
+	if (--h->awaited == 0)
+		round_ends(ctl);
+}
+
 static void begin(struct ptc_controller *ctl)
 {
 	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
 	struct ptc_recovery *r = &ctl->recovery;
-	int64_t ms = ASK_MS + (int64_t)(ASK_STEPS * 1e3 * r->rounds.step_s);
 
 	hold_done(r);
 	r->hold.incarnation = ctl->record.incarnation;
-	r->hold.state = PTC_HOLD_ASKED;
 	r->hold.since_ns = ptc_sys_now_ns();
 	r->hold.ranks = ptc_calloc(g->world ? g->world : 1, sizeof *r->hold.ranks);
 	ptc_require(r->hold.ranks);
-	if (ptc_view_locate(&ctl->view, ctl->all->cluster) != 0) {
-		none(&r->hold, "out of memory");
-		return;
-	}
-	r->hold.awaited = 1; /* until all are asked */
-	for (uint32_t i = 0; i < g->nnodes; i++)
-		ask_node(ctl, i, HOLD_MS, ms);
-	if (--r->hold.awaited == 0)
-		round_ends(ctl);
+	ask_all(ctl, 0);
 }
 
 enum ptc_hold_state ptc_recovery_hold(struct ptc_controller *ctl)
@@ -318,7 +359,7 @@ enum ptc_hold_state ptc_recovery_hold(struct ptc_controller *ctl)
 	if (h->state == PTC_HOLD_IDLE || h->incarnation != ctl->record.incarnation)
 		begin(ctl);
 	else if (under_way && ptc_sys_now_ns() - h->since_ns > PATIENCE_NS)
-		none(h, "the nodes that are left do not answer in time");
+		none(ctl, "the nodes that are left do not answer in time");
 	return h->state;
 }
 

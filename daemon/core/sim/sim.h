@@ -57,6 +57,7 @@ enum sim_bug {
 	SIM_BUG_HELD_ALONE,   /* the shell commits what survivors held though some items are nowhere */
 	SIM_BUG_HELD_PLACE,   /* the placement of what survivors held names the lost nodes */
 	SIM_BUG_HELD_ANEW,    /* as CAPTURE_ANEW, of ranks that it held */
+	SIM_BUG_LET_ON_EARLY, /* ranks that are let on to the others' step count as there before they are */
 	/* only with `keep` */
 	SIM_BUG_OLDER_FORGOTTEN, /* requests have the list of older snapshots that was read when the lock was got */
 	SIM_BUG_OLDER_LATE, /* a snapshot is put on the list after it was the record's, not with the same transaction */
@@ -131,11 +132,11 @@ struct sim_result {
 	uint32_t commits, aborts, conflicts, unknowns;
 	uint32_t new_incarnations, disagreed;
 	uint32_t destroyed, left_out,
-		lost;                  /* tables destroyed; commits without a node; records lost whole or in part */
-	uint32_t recovered;            /* switches because a node whose ranks should train was given up */
-	uint32_t rollbacks;            /* committed */
-	uint32_t copies, went_back;    /* copies that were made; rollbacks because the record's snapshot was lost */
-	uint32_t survived;             /* of them, committed snapshots of what the other ranks held */
+		lost;               /* tables destroyed; commits without a node; records lost whole or in part */
+	uint32_t recovered;         /* switches because a node whose ranks should train was given up */
+	uint32_t rollbacks;         /* committed */
+	uint32_t copies, went_back; /* copies that were made; rollbacks because the record's snapshot was lost */
+	uint32_t survived, let_on;  /* of them, committed snapshots of what other ranks held; ranks let on for that */
 	uint32_t yielded, yields_told; /* tables of a bridge that Prepare has dropped; bridges that went for it */
 	uint32_t due, left_out_due;    /* snapshots that ranks asked for; those that they left out */
 };

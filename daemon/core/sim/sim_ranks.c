@@ -157,6 +157,51 @@ static bool proc_held(const struct sim *s, const struct proc *p)
 	return p->held_until > s->now;
 }
 
+static void end_step(struct sim *s, struct proc *p, bool updates)
+{
+	uint64_t by = sim_weight(s, p->gen, p->incarnation);
+	for (uint32_t k = 0; updates && k < ITEMS; k++)
+		p->val[k] += sim_item_value(k, 0, by) - sim_item_value(k, 0, 0);
+	p->step++;
+	p->in_step = p->ready = false;
+}
+
+/* The greatest step, after the record's, at which held ranks have every item; *ret_without: nodes without such a rank.
+ */
+static bool held_whole(const struct record *r, struct proc *const procs[SIM_NODES], uint64_t *ret_step,
+		       uint32_t *ret_without)
+{
+	for (uint32_t k = 0; k < SIM_NODES; k++) {
+		uint32_t without = (1u << SIM_NODES) - 1;
+		for (uint32_t i = 0; procs[k] && i < SIM_NODES; i++)
+			without &= ~((uint32_t)(procs[i] && !procs[i]->in_update && procs[i]->step == procs[k]->step)
+				     << i);
+		if (!procs[k] || procs[k]->step <= r->step || !sim_covered(r->nodes, r->n, r->layout, without))
+			continue;
+		*ret_step = procs[k]->step;
+		*ret_without = without;
+		return true;
+	}
+	return false;
+}
+
+/* Ranks that have their gradients, and are a step behind the others, end that step. */
+static bool let_on(struct sim *s, struct proc *const procs[SIM_NODES])
+{
+	uint64_t greatest = 0;
+	bool any = false;
+	for (uint32_t k = 0; k < SIM_NODES; k++)
+		greatest = procs[k] && !procs[k]->in_update ? PTC_MAX(greatest, procs[k]->step) : greatest;
+	for (uint32_t k = 0; k < SIM_NODES; k++) {
+		if (!procs[k] || procs[k]->in_update || !procs[k]->ready || procs[k]->step + 1 != greatest)
+			continue;
+		end_step(s, procs[k], s->o.bug != SIM_BUG_LET_ON_EARLY);
+		s->res->let_on++;
+		any = true;
+	}
+	return any;
+}
+
 bool sim_ranks_hold(struct sim *s, const struct record *r, uint64_t *ret_step, uint32_t *ret_without)
 {
 	uint64_t until = s->now + 1 + sim_below(s, sim_chance(s, 50) ? HELD_MS : 60);
@@ -172,18 +217,8 @@ bool sim_ranks_hold(struct sim *s, const struct record *r, uint64_t *ret_step, u
 		p->in_update = p->ready && sim_chance(s, 50);
 		procs[i] = p;
 	}
-	for (uint32_t k = 0; k < SIM_NODES; k++) {
-		uint32_t without = (1u << SIM_NODES) - 1;
-		for (uint32_t i = 0; procs[k] && i < SIM_NODES; i++)
-			without &= ~((uint32_t)(procs[i] && !procs[i]->in_update && procs[i]->step == procs[k]->step)
-				     << i);
-		if (!procs[k] || procs[k]->step <= r->step || !sim_covered(r->nodes, r->n, r->layout, without))
-			continue;
-		*ret_step = procs[k]->step;
-		*ret_without = without;
-		return true;
-	}
-	return false;
+	return held_whole(r, procs, ret_step, ret_without) ||
+	       (let_on(s, procs) && held_whole(r, procs, ret_step, ret_without));
 }
 
 /* Copied in two halves; and looked at again before the seal. */
@@ -494,11 +529,7 @@ static void proc_train(struct sim *s, uint32_t i, struct proc *p)
 	} else if (!p->ready && s->o.survive && all && sim_chance(s, 50)) {
 		p->ready = true;
 	} else if ((p->ready && sim_chance(s, p->hold ? 15 : 1)) || all) { /* an update may take long */
-		uint64_t by = sim_weight(s, p->gen, p->incarnation);
-		for (uint32_t k = 0; k < ITEMS; k++)
-			p->val[k] += sim_item_value(k, 0, by) - sim_item_value(k, 0, 0);
-		p->step++;
-		p->in_step = p->ready = false;
+		end_step(s, p, true);
 		if (all) /* else it ends what it had begun with them */
 			check_peers(s, i, p);
 	}

@@ -129,7 +129,7 @@ static void run_random(enum kind kind, uint64_t n)
 		sum.destroyed += r.destroyed;
 		sum.left_out += r.left_out;
 		sum.recovered += r.recovered;
-		sum.survived += r.survived;
+		sum.survived += r.survived, sum.let_on += r.let_on;
 		sum.rollbacks += r.rollbacks;
 		sum.copies += r.copies;
 		sum.went_back += r.went_back;
@@ -139,13 +139,13 @@ static void run_random(enum kind kind, uint64_t n)
 		sum.left_out_due += r.left_out_due;
 	}
 	printf("%llu seeds from %llu: %llu events, %u commits, %u aborts, %u conflicts, %u unknown outcomes, %u "
-	       "incarnations "
-	       "anew, %u captures that differed\n",
+	       "incarnations anew, %u captures that differed\n",
 	       (unsigned long long)n, (unsigned long long)from, (unsigned long long)sum.events, sum.commits, sum.aborts,
 	       sum.conflicts, sum.unknowns, sum.new_incarnations, sum.disagreed);
 	if (kind == LOSE || kind == RECOVER || kind == SURVIVE)
-		printf("%u tables destroyed, %u first commits that left a node out, %u recoveries, %u from memory\n",
-		       sum.destroyed, sum.left_out, sum.recovered, sum.survived);
+		printf("%u tables destroyed, %u first commits that left a node out, %u recoveries, %u from memory, %u "
+		       "ranks let on\n",
+		       sum.destroyed, sum.left_out, sum.recovered, sum.survived, sum.let_on);
 	if (kind == KEEP || kind == KEEP_LIVE)
 		printf("%u rollbacks\n", sum.rollbacks);
 	if (bridge)
@@ -165,7 +165,7 @@ static void run_random(enum kind kind, uint64_t n)
 	assert_true(!bridge || (sum.copies > n && sum.went_back > n / 20));
 	assert_true(!tight || (sum.yielded > n / (live ? 10 : 4) && sum.yields_told > n / (live ? 20 : 8)));
 	assert_true(!bridge || !live || (sum.due > n && sum.left_out_due > n));
-	assert_true(kind != SURVIVE || sum.survived > n / 10);
+	assert_true(kind != SURVIVE || (sum.survived > n / 10 && sum.let_on > n / 400));
 	assert_true(kind != LOSE || (sum.destroyed > n && sum.left_out > n / 4));
 	assert_true(kind != RECOVER || (sum.destroyed > n / 3 && sum.left_out > n / 10 && sum.recovered > n / 15));
 	assert_true(kind != LIVE || (sum.new_incarnations > n / 20 && sum.disagreed > n / 300));
@@ -288,6 +288,7 @@ static const char *const bug_names[SIM_BUG_COUNT] = {
 	[SIM_BUG_HELD_STEP] = "held step",
 	[SIM_BUG_HELD_ALONE] = "held alone",
 	[SIM_BUG_HELD_PLACE] = "held place",
+	[SIM_BUG_LET_ON_EARLY] = "let on early",
 	[SIM_BUG_OLDER_FORGOTTEN] = "older forgotten",
 	[SIM_BUG_OLDER_LATE] = "older late",
 	[SIM_BUG_OLDER_RECORD] = "older record",

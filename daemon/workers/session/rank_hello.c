@@ -64,6 +64,7 @@ static bool take_page(struct worker *k, int fd, uint32_t *ret_version)
 	ptc_worker_drop_page(k);
 	atomic_store(&map->knows_survivors, 1);
 	atomic_store(&map->hold, 0); /* of a ptcd that has gone */
+	atomic_store(&map->hold_from, 0);
 	k->page = map;
 	k->page_fd = fd;
 	return true;

@@ -109,7 +109,7 @@ struct worker {
 		bool asked, frozen, failed, read;
 		int64_t again_ns;
 		struct rank_state *published; /* its blobs and cursors at `step`; NULL: not read */
-		uint64_t step;
+		uint64_t step, goes_to;       /* goes_to: the step that it was let on for; 0: none */
 	} hold;
 	uint64_t seen_step; /* sampling */
 	uint64_t end_step;  /* once ended: what it had published; 0: nothing, or nobody saw it */
@@ -141,10 +141,10 @@ struct group {
 	struct ptc_group_rank *ranks;
 	struct slot *slots;
 	bool started, built, ending, dropping, removed, spawning;
-	int64_t held_from_ns, held_until_ns; /* group_hold.c; 0: it is not held */
-	bool wants_hold;                     /* a rank of it leaves */
-	bool holding;                        /* some of its ranks are not frozen yet */
-	unsigned viewed;                     /* views of it (rank_slots.c) */
+	int64_t held_from_ns, held_until_ns, goes_on_ns; /* group_hold.c; 0: it is not held; no rank was let on */
+	bool wants_hold;                                 /* a rank of it leaves */
+	bool holding;                                    /* some of its ranks are not frozen yet */
+	unsigned viewed;                                 /* views of it (rank_slots.c) */
 	bool given_up;   /* its ranks are not to be waited for: others are to be started in their place */
 	unsigned waited; /* calls of start or build that wait, and report a process that ends */
 	uint64_t start_step;

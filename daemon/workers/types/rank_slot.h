@@ -74,6 +74,7 @@ struct ptc_slot_view {
 	/* NULL: its process is frozen, and its state, blobs and cursors are those of `step`; else why that is not so.
 	 */
 	const char *not_held;
+	bool promises, stays; /* ptc_survive; it is held, gives up, and can end no further step (group_hold.h) */
 	/* The rank has ended. ptc_slot_copy still reads what it had declared on devices, unless not_held says why not.
 	 * has_state: its blobs and cursors are those of `step`; else they are gone. */
 	bool outlived, has_state;

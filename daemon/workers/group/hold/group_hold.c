@@ -36,6 +36,14 @@ static bool can_hold(const struct worker *k)
 	       (k->phase == WORKER_RUNNING || k->phase == WORKER_STOPPED);
 }
 
+/* Where it is to be frozen: the update that it was let on for has ended. */
+static bool is_there(const struct worker *k)
+{
+	uint64_t step;
+
+	return ptc_local_whole(k->page) && ptc_local_step(k->page, &step) && step >= k->hold.goes_to;
+}
+
 static void thaw_worker(struct worker *k)
 {
 	if (k->hold.asked)
@@ -64,14 +72,15 @@ static bool device_is_there(const struct worker *k)
 /* One look. True: nothing more is to come of it. */
 static bool look(const struct group *g, struct worker *k, int64_t now)
 {
-	bool late = k->leaving ||
-		    now >= g->held_from_ns + MS * WORKERS_UPDATE_MS + (int64_t)(k->step_seconds * UPDATE_STEPS * 1e9);
+	int64_t from = k->hold.goes_to ? g->goes_on_ns : g->held_from_ns;
+	bool late =
+		k->leaving || now >= from + MS * WORKERS_UPDATE_MS + (int64_t)(k->step_seconds * UPDATE_STEPS * 1e9);
 
 	if (k->hold.failed)
 		return true;
 	if (!k->hold.asked) /* it may have promised to survive after the others were told */
 		atomic_exchange(&k->page->hold, 1);
-	if (!k->hold.asked && (ptc_local_whole(k->page) || late) && now >= k->hold.again_ns)
+	if (!k->hold.asked && (is_there(k) || late) && now >= k->hold.again_ns)
 		freeze_worker(k);
 	if (k->hold.asked && !k->hold.frozen)
 		k->hold.frozen = ptc_process_frozen(&k->process, k->pid);
@@ -103,7 +112,27 @@ static bool look_all(struct group *g, int64_t now)
 	return all;
 }
 
-static void hold_locked(struct ptc_workers *w, struct group *g, int64_t ms)
+/* Of each rank at the step before, unless it has said that it cannot. */
+static void go_on(struct group *g, uint64_t to, int64_t now)
+{
+	g->goes_on_ns = now;
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		struct worker *k = g->slots[i].worker;
+		uint64_t step;
+
+		if (!can_hold(k) || !ptc_local_whole(k->page) || !ptc_local_step(k->page, &step) || step + 1 != to ||
+		    k->hold.goes_to == to || ptc_worker_stays(k))
+			continue;
+		k->hold.goes_to = to;
+		atomic_exchange(&k->page->hold_from, to);
+		if (k->leaving)
+			atomic_exchange(&k->page->leaving, PTC_LOCAL_LEAVE_UPDATES);
+		k->leaving = false;
+		thaw_worker(k);
+	}
+}
+
+static void hold_locked(struct ptc_workers *w, struct group *g, int64_t ms, uint64_t to)
 {
 	int64_t now = ptc_sys_now_ns();
 
@@ -116,6 +145,8 @@ static void hold_locked(struct ptc_workers *w, struct group *g, int64_t ms)
 	for (size_t i = 0; i < g->desc.nranks; i++)
 		if (can_hold(g->slots[i].worker))
 			atomic_exchange(&g->slots[i].worker->page->hold, 1);
+	if (to)
+		go_on(g, to, now);
 	g->holding = !look_all(g, now);
 	ptc_workers_wake(w);
 }
@@ -135,6 +166,8 @@ static void release_locked(struct ptc_workers *w, struct group *g, bool ends)
 			continue;
 		if (k->page && !ends)
 			atomic_exchange(&k->page->hold, 0);
+		if (k->page)
+			atomic_exchange(&k->page->hold_from, 0);
 		if (ends && k->hold.frozen && !k->leaving)
 			k->term_ns = ptc_sys_now_ns(); /* it comes to no boundary where it would be told */
 		if (k->leaving && k->page)
@@ -143,6 +176,7 @@ static void release_locked(struct ptc_workers *w, struct group *g, bool ends)
 			g->said_failed = g->said_leaves = false; /* how it ends is told yet */
 		k->leaving = k->hold.failed = false;
 		k->hold.again_ns = 0;
+		k->hold.goes_to = 0;
 		thaw_worker(k);
 	}
 	ptc_workers_changed_locked(w);
@@ -165,7 +199,7 @@ bool ptc_workers_holds_locked(struct ptc_workers *w, int64_t now_ns)
 	for (struct job *job = w->jobs; job; job = job->next)
 		for (struct group *g = job->groups; g; g = g->next) {
 			if (g->wants_hold)
-				hold_locked(w, g, WORKERS_LEAVES_MS);
+				hold_locked(w, g, WORKERS_LEAVES_MS, 0);
 			g->wants_hold = false;
 			if (!g->held_from_ns)
 				continue;
@@ -409,6 +443,11 @@ static const char *not_outlived(const struct group *g, const struct worker *k)
 	return "its blobs and cursors have ended with it, and no rank beside it is held at its step";
 }
 
+bool ptc_worker_stays(const struct worker *k)
+{
+	return k && k->leaving && !(k->page && atomic_load(&k->page->ready));
+}
+
 const char *ptc_worker_not_held(const struct group *g, const struct worker *k)
 {
 	uint64_t step = 0;
@@ -452,8 +491,8 @@ static int wait_frozen_locked(struct ptc_workers *w, struct group *g, const stru
 	return 0;
 }
 
-int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int64_t ms, const struct ptc_wait *wait,
-		     struct ptc_error *err)
+int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int64_t ms, uint64_t to,
+		     const struct ptc_wait *wait, struct ptc_error *err)
 {
 	struct group *g;
 	int rc;
@@ -463,7 +502,7 @@ int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int
 	rc = g && !g->ending ? 0 : ptc_group_missing(key, err);
 	if (!rc) {
 		ptc_group_ref(g);
-		hold_locked(w, g, ms);
+		hold_locked(w, g, ms, to);
 		do
 			rc = wait_frozen_locked(w, g, wait, err);
 		while (!rc && read_all_locked(w, g));

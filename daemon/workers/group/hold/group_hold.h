@@ -7,6 +7,11 @@
  * waits (proto/local_page.h). Blobs and cursors of a frozen rank are read from its memory. `not_held` of struct
  * ptc_slot_view says whether the rank's state can be taken.
  *
+ * Ranks may be held at two steps, one apart, when the loss of a node has kept some of them from the gradients that the
+ * others have. With `to`, ranks at the step before are thawed, and may begin the update that follows. They are frozen
+ * again at `to`, or where they are when that time is over, or when they give up. A rank that gives up can end an update
+ * only if it says so (ptc_update_alone): `stays` of struct ptc_slot_view.
+ *
  * A rank that was killed cannot be frozen. But if ptcd has descriptors of its device memory, the devices keep this
  * memory, and `not_held` says whether the state can be taken. What any killed rank had published for its step is read
  * if it lies in memory that ptcd has too (PTC_LOCAL_KEEPS).
@@ -24,8 +29,9 @@
 
 struct ptc_workers;
 
-/* Holds the group for ms from now on, and waits until each rank is frozen, or cannot be. */
-int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int64_t ms, const struct ptc_wait *wait,
-		     struct ptc_error *err);
+/* Holds the group for ms from now on, and waits until each rank is frozen, or cannot be. to: see above; 0: each stays
+ * at its step. */
+int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int64_t ms, uint64_t to,
+		     const struct ptc_wait *wait, struct ptc_error *err);
 /* The ranks' memory is not needed: they go on, and a rank that was giving up leaves. */
 int ptc_workers_let_go(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err);

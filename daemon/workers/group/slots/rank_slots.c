@@ -114,6 +114,8 @@ static void fill_view_locked(struct ptc_slot_view *s, struct view *v)
 				     .copied = v->staging,
 				     .not_held = v->group->held_from_ns ? ptc_worker_not_held(v->group, k)
 									: "it is not held",
+				     .promises = k && k->page && atomic_load(&k->page->survives),
+				     .stays = ptc_worker_stays(k),
 				     .opaque = v };
 	s->staged = v->staging != NULL;
 	s->outlived = v->outlived;

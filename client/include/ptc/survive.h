@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libptc: a rank's memory outlives the loss of other ranks. ptc/ptc.h includes this header.
+ *
+ *     ptc_survive(c, 1);                 // after ptc_restore
+ *     while (step < steps) {
+ *             if (ptc_boundary(c, step)) ...
+ *             ... forward, backward, gradients of other ranks ...
+ *             ptc_update_begin(c);
+ *             ... the optimizer ...
+ *     }
+ *     if (others cannot be reached)      // before memory is freed or changed
+ *             ptc_leave(c);
+ *
+ * If a node is lost, the job goes on from the memory of the ranks that are left, if these have all of the state at one
+ * step (docs/failures.md). Failure modes: ptcd is of a version that holds no ranks, or is away: ptc_leave and
+ * ptc_update_alone return after some seconds, and the job goes on from its newest snapshot. Threads: as ptc/ptc.h. */
+#ifndef PTC_SURVIVE_H
+#define PTC_SURVIVE_H
+
+#include <ptc/result.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ptc_client ptc_client;
+
+/* yes 1 promises: from each boundary to ptc_update_begin all state is in declared memory, blobs and cursors. If a node
+ * is lost, the job then goes on from this memory. Holds until ptc_next, or until yes 0. */
+PTC_API int ptc_survive(ptc_client *c, int yes);
+/* Call this before a rank gives up and frees memory. Waits until ptcd has copied the memory or does not want it, at
+ * most 5 min. */
+PTC_API void ptc_leave(ptc_client *c);
+/* For a rank that has all gradients of its step, and waits before ptc_update_begin until all other ranks have theirs.
+ * Such a program changes the state of a step on every rank or on none. Only the ranks that a lost node keeps waiting
+ * do not know that all others are ready, and some of these may have begun. So ptcd says whether this rank has to end
+ * its update, too, without the others.
+ * gone 0: the rank still waits for the others; asks, in nanoseconds. gone 1: the others cannot be reached; waits until
+ * it is decided, as ptc_leave does. 1: call ptc_update_begin, change the state, and come to the next boundary. 0: not,
+ * or not yet; after gone 1, the memory is not wanted any more. */
+PTC_API int ptc_update_alone(ptc_client *c, int gone);
+#ifdef __cplusplus
+}
+#endif
+#endif
