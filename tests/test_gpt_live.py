@@ -306,15 +306,16 @@ class GptLive(harness.Case):
         said = LOST.search(text)
         self.assertTrue(said, text)
         step, config, reached, lost = int(said[1]), said[2], int(said[3]), int(said[4])
+        whys = [e["text"] for e in events if e["kind"] == "not_survived"]
         parts = self.parts(events, began, self.stepped(job, node, before["generation"], step))
         logged = max(curve.runs(self.out)[before["generation"]]) + 1
         print(f"  {victim} (controller {before['controller']}) {'cut off' if cables else 'killed'} under {before['config']}: {reached} -> "
-              f"{step}, under {config}, {parts}{', it had to come back' if back else ''}", flush=True)
+              f"{step}, under {config}, {parts}{', it had to come back' if back else ''}; {whys}", flush=True)
         self.assertLessEqual(abs(logged - reached), 1, "what ranks logged, and what the event says that they had reached")
         self.assertTrue(0 <= lost == reached - step <= 2 * EVERY, text)
         piece.line(test=f"GptLive.{self._testMethodName}", config=full, kind=f"{job.name}, survive()", way="cut off" if cables else "killed", node=victim,
                    controller=victim == before["controller"], phase=before["phase"], under=before["config"], to=config, reached=reached,
-                   step=step, lost=lost, back=back, seconds=parts)
+                   step=step, lost=lost, back=back, seconds=parts, whys=whys)
         self.come_back(c, victim, cables, back)
         if self.random.random() < 0.5 and config != full:
             job.resize(full)
