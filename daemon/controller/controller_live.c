@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A controller's work for jobs whose ranks run: it compares captures, merges declarations, and acts on worker events.
  *
- * Happy path: AGREE compares the replicas' digests and cursors of all nodes and writes the state document of blobs;
- * LAYOUT merges the declarations of all ranks, compares them with what the old generation held and writes the layout
- * document and the generation that names it; a worker event of a node (a rank failed, all have finished, a snapshot is
- * due) becomes a switch when none is under way. AGREE and LAYOUT are tasks of the job's lane, with copies of everything
- * that they need.
+ * Happy path: AGREE compares the replicas' digests and cursors of all nodes, and writes the state document of blobs.
+ * LAYOUT merges the declarations of all ranks, and compares them with what the old generation held. Then it writes the
+ * layout document, and the generation that names this document. If no switch is under way, a worker event of a node (a
+ * rank failed, all have finished, a snapshot is due) becomes a switch. AGREE and LAYOUT are tasks of the job's lane,
+ * with copies of everything that they need.
  *
  * Failure modes: replicas on different nodes differ (PTC_EDIGEST naming tensor and nodes); declarations contradict each
  * other, the old generation or a rule (PTC_ELAYOUT); etcd is unreachable (PTC_ECOORD). In each case the switch aborts,
