@@ -79,13 +79,13 @@ struct ptc_generation {
 	const char *job;    /* the job's name; likewise */
 };
 
-/* Blocks until there is an answer. 1: this process has a generation to run. 0: it is not needed any more; exit with
- * status 0. Drops all declarations of the previous generation. */
+/* Blocks until there is an answer. 1: this process has a generation to run. 0: no process is needed here any more; exit
+ * with status 0. Drops all declarations of the previous generation. */
 PTC_API int ptc_next(ptc_client *c, struct ptc_generation *ret_generation);
 
 /* Keys (at most 255 bytes) and values (at most 4096 bytes), shared by all ranks that were started together (those of
- * one generation and `incarnation`). get waits until a rank has put the key. After timeout_ms without the key it
- * returns PTC_R_TIMEOUT (0: at once). *ret_len: the value's length, also if the buffer is too small (PTC_R_LIMIT). */
+ * one generation and `incarnation`). get waits until a rank has put the key. If nobody has put it after timeout_ms
+ * (0: at once): PTC_R_TIMEOUT. *ret_len: the value's length, also if the buffer is too small (PTC_R_LIMIT). */
 PTC_API int ptc_rendezvous_put(ptc_client *c, const char *key, const void *value, size_t len);
 PTC_API int ptc_rendezvous_get(ptc_client *c, const char *key, void *buffer, size_t capacity, size_t *ret_len,
 			       uint32_t timeout_ms);
