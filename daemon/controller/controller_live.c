@@ -7,9 +7,9 @@
  * rank failed, all have finished, a snapshot is due) becomes a switch. AGREE and LAYOUT are tasks of the job's lane,
  * with copies of everything that they need.
  *
- * Failure modes: replicas on different nodes differ (PTC_EDIGEST naming tensor and nodes); declarations contradict each
- * other, the old generation or a rule (PTC_ELAYOUT); etcd is unreachable (PTC_ECOORD). In each case the switch aborts,
- * and has committed nothing. */
+ * Failure modes: replicas on two nodes differ (PTC_EDIGEST naming tensor and nodes; replicas on one node are compared
+ * there: capture_fill.c); declarations contradict each other, the old generation or a rule (PTC_ELAYOUT); etcd is
+ * unreachable (PTC_ECOORD). The switch then aborts, and has committed nothing. */
 #include "daemon/cluster/job_events.h"
 #include "daemon/controller/internal.h"
 #include "daemon/agent/geometry/rank_reports.h"

@@ -4,10 +4,9 @@
  *   node lives, and none is lost with it;
  * - those of a job whose ranks were given up: its ranks there do not count any more, and the job starts elsewhere.
  *
- * Happy path: all these nodes are up. Failure modes: a node is down, and answers or refuses the connection: its ptcd is
- * being restarted, or cannot reach etcd, and the switch waits for the node (PTC_JOB_NODE_WAIT_MS, or
- * `node_lost_after`). A node is down and says nothing: the core is told that the node is lost, and aborts the switch,
- * or starts the job without the node. Loop thread. */
+ * Happy path: they are all up. Failure modes: one is down and answers, or refuses the connection: its ptcd is being
+ * restarted, or cannot reach etcd, and it is waited for (PTC_JOB_NODE_WAIT_MS, or `node_lost_after`). It says nothing:
+ * the core is told that it is lost. It aborts the switch, or starts the job without the node. Loop thread. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
