@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SIGHUP: reads again everything that can be read again while ptcd runs.
  *
- * Happy path: the configuration is read and the certificates that the running
- * one names are checked, on a thread of libuv's; then the log's level is set
- * and certificates count as renewed: connections made from now on, in either
- * direction, show and ask for what the files hold. Those that are open stay.
+ * Happy path: on a thread of libuv, the configuration is read, and the certificates that the running configuration
+ * names are checked. Then the log's level is set, and certificates count as renewed: connections that are made from now
+ * on, in either direction, use what the files hold. Open connections stay.
  *
  * Failure modes: a configuration or certificate that is wrong is one line in
  * the log, and nothing of it is taken; keys that need a restart are named as

@@ -103,8 +103,8 @@ int ptc_source_read(const struct ptc_source *s, uint64_t i, uint64_t offset, voi
 int ptc_source_read_up_to(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
 			  size_t *ret_len, uint64_t *ret_length, struct ptc_error *err);
 
-/* PTC_ECORRUPT: a file that it has open has been written since. Called after reading, 0 means that the bytes are of the
- * source that was opened. For a directory it only checks that the directory is there. A few system calls. */
+/* PTC_ECORRUPT: a file that the source has open has been written to since. Called after reading, 0 means that the bytes
+ * are of the source that was opened. For FILES it checks nothing, and returns 0. A few system calls. */
 int ptc_source_unchanged(const struct ptc_source *s, struct ptc_error *err);
 
 /* Calls fn with a line for each thing that is wrong; if fn does not return 0, it is not called again. Returns 0 if the

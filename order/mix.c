@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mixtures: which part each position is drawn from. Parts take positions in order of falling weight. Each part takes
- * its share of the positions that earlier parts have left. It takes the i-th of these if floor(i * w / rest) grows
- * there, as Bresenham draws a line; w is its weight, and rest the weight of all parts from it on. Counts follow from a
- * position alone, so nothing is kept.
+ * its share of the positions that earlier parts have left. A part takes the i-th of these positions if floor(i * w /
+ * rest) grows there, as Bresenham draws a line. w is the part's weight, and rest is the weight of this part and all
+ * later ones. Counts follow from a position alone, so nothing is kept.
  *
  * Happy path: a division per part. Failure modes: none after ptc_mix_init. */
 #include "order/internal.h"

@@ -5,8 +5,9 @@
  * high half of a product (D. Lemire: Fast Random Integer Generation in an Interval, 2019; without its rejection: the
  * bias is below range / 2^64). Why these sizes: docs/order.md.
  *
- * Happy path: rows * columns exceeds nsamples by less than rows, so that a walk takes little more than one turn; below
- * 64 samples it takes 64 / nsamples on average. Failure modes: none; a walk returns to where it began at the latest. */
+ * Happy path: above 70 samples, rows * columns exceeds nsamples by less than rows, so a walk takes little more than one
+ * turn. With fewer samples it takes rows * columns / nsamples turns on average, at most; 64 places are the fewest.
+ * Failure modes: none; a walk returns to where it began at the latest. */
 #include "order/internal.h"
 
 #define ROUNDS   12

@@ -4,8 +4,8 @@
  * Happy path: ptc_rpc_init() once; the core's own threads have all signals
  * blocked as well as ours (base/sys/thread.h).
  *
- * Failure modes: the polling thread cannot be started (the process ends). The core's log lines go to our debug log. Its
- * last error line is kept per thread, because some of its functions give their reason only there. */
+ * Failure modes: the polling thread cannot be started (the process ends). The core's log lines go to our debug log. The
+ * core's last error line is kept for each thread, because some functions of the core give their reason only there. */
 #include "rpc/internal.h"
 
 #include "base/log.h"

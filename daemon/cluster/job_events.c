@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The event log of a job: one line a decision, in etcd, so that it outlives every daemon. A failed append is logged and
- * forgotten: events explain, they decide nothing. The oldest are dropped, now and then, by an append. This daemon also
- * remembers events, for callers while the coordinator is unreachable: those that it wrote, and those that it read when
- * it began to keep a job's documents, at most RING lines. */
+ * forgotten: events explain, they decide nothing. The oldest are dropped, now and then, by an append. For callers while
+ * the coordinator is unreachable, this daemon also remembers events, at most RING lines: the events that the daemon
+ * wrote, and those that it read when it began to keep a job's documents. */
 #include "daemon/cluster/job_events.h"
 
 #include "base/alloc.h"

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A controller's work for jobs whose ranks run: it compares captures, merges declarations, and acts on worker events.
  *
- * Happy path: AGREE compares the replicas' digests and cursors of all nodes and writes the state document of blobs;
- * LAYOUT merges the declarations of all ranks, compares them with what the old generation held and writes the layout
- * document and the generation that names it; a worker event of a node (a rank failed, all have finished, a snapshot is
- * due) becomes a switch when none is under way. AGREE and LAYOUT are tasks of the job's lane, with copies of everything
- * that they need.
+ * Happy path: AGREE compares the replicas' digests and cursors of all nodes, and writes the state document of blobs.
+ * LAYOUT merges the declarations of all ranks, and compares them with what the old generation held. Then it writes the
+ * layout document, and the generation that names this document. If no switch is under way, a worker event of a node (a
+ * rank failed, all have finished, a snapshot is due) becomes a switch. AGREE and LAYOUT are tasks of the job's lane,
+ * with copies of everything that they need.
  *
- * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks),
- * declarations that contradict each other, the old generation or a rule (PTC_ELAYOUT),
- * etcd unreachable (PTC_ECOORD): the switch aborts; nothing was committed by it. */
+ * Failure modes: replicas on two nodes differ (PTC_EDIGEST naming tensor and nodes; replicas on one node are compared
+ * there: capture_fill.c); declarations contradict each other, the old generation or a rule (PTC_ELAYOUT); etcd is
+ * unreachable (PTC_ECOORD). The switch then aborts, and has committed nothing. */
 #include "daemon/cluster/job_events.h"
 #include "daemon/controller/internal.h"
 #include "daemon/agent/geometry/rank_reports.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls of a controller to nodes (itself included: one path for all).
  *
- * Happy path: all are asynchronous, and their answer comes back on the loop:
- * short ones (Seal, Prepare, Start, Arm, Finish) have one message; those that
- * last (Pull and Capture move bytes, Stop, End and Build wait for ranks) have a
- * stream of them, which the rpc client's thread decodes.
+ * Happy path: all calls are asynchronous, and their answers come back on the loop. Short calls (Seal, Prepare, Start,
+ * Arm, Finish) have an answer of one message. Calls that last (Pull and Capture move bytes; Stop, End and Build wait
+ * for ranks) have a stream of messages, which the rpc client's thread decodes.
  *
  * Failure modes: every failure becomes a REPLY with its status; the core
  * decides. A node that cannot be reached is suspected: it is asked once more

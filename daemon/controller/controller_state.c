@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A controller in memory: it is counted, and its last reference frees it with everything of its switch. All other files
- * of the controller use this one; it calls none of them but the watcher. Loop thread, except for the function that
- * writes a blob. Failure modes: memory, if a function says so. */
+/* A controller in memory. References to a controller are counted, and the last one frees the controller with everything
+ * of its switch. All other files of this folder use this file, which calls none of them but the watcher. Loop thread,
+ * except for the function that writes a blob. Failure modes: memory, if a function says so. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

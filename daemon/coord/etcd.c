@@ -3,12 +3,11 @@
  *
  * Happy path: the endpoint that answered last is asked; its answer comes back.
  *
- * Failure modes. A repeatable call goes round the endpoints until one answers
- * or the deadline passes (PTC_ECOORD). A call that must happen at most once is
- * sent only to an endpoint that has just answered a read, and is never sent
- * again: if its answer is lost the outcome is unknown, and the error says so
- * (PTC_ETIMEOUT for a silent server, else PTC_ECOORD). What etcd refuses comes
- * back as PTC_EINVAL, PTC_ENOTFOUND or PTC_ELIMIT with etcd's own words. */
+ * Failure modes. A repeatable call goes round the endpoints until one answers or the deadline passes (PTC_ECOORD). A
+ * call that must happen at most once is sent only to an endpoint that has just answered a read, and is never sent
+ * again. If the answer of such a call is lost, the outcome is unknown, and the error says so (PTC_ETIMEOUT for a silent
+ * server, else PTC_ECOORD). What etcd refuses comes back as PTC_EINVAL, PTC_ENOTFOUND or PTC_ELIMIT with etcd's own
+ * words. */
 #include "daemon/coord/etcd_i.h"
 
 #include "base/alloc.h"

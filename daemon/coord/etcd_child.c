@@ -11,8 +11,9 @@
  * With TLS etcd listens on a socket in data_dir, tls.sock:0, and ptc-etcd-door (door_main.c) on the address, as etcd
  * has no bound on connections. The door is a child like etcd: door.pid, and it outlives a crash of ours.
  *
- * Happy path: no etcd is left from before; start one, wait until it answers a
- * linearizable read, watch it through a pidfd, start it again when it ends, look after its database (etcd_upkeep.c).
+ * Happy path: no etcd is left from before. ptcd starts one, waits until it answers a linearizable read, and watches the
+ * process through a pidfd. When etcd ends, ptcd starts it again. ptcd also looks after the size of etcd's database
+ * (etcd_upkeep.c).
  *
  * Failure modes: a live etcd left by a dead daemon (adopted if it was started in the same way and answers, else ended
  * first; an etcd that is dying is waited for, as it holds the data and the port until then); an etcd that answers, but

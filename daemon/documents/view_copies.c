@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies in a view: which of them are valid for its bytes, where they are, and the layout together with them; and views
- * of older snapshots, of which a bridge has copies of its own. Failure modes: memory; a document of other ranks or
- * items than the generation has (PTC_EINVAL). */
+/* Copies in a view: which copies are valid for the view's bytes, where they are, and the layout together with the
+ * copies. Also views of older snapshots; of these, a bridge has copies of its own. Failure modes: memory; a document of
+ * other ranks or items than the generation has (PTC_EINVAL). */
 #include "daemon/documents/view_copies.h"
 
 #include "base/alloc.h"

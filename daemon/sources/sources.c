@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcd's side of ptc-source. A helper is used by one thread at a time; it knows nothing that is not on disk, so it is
- * ended by SIGKILL whenever it is not wanted or does not answer.
+/* ptcd's side of ptc-source. A helper is used by one thread at a time. It knows nothing that is not on disk, so a
+ * helper that is not wanted or does not answer is ended by SIGKILL.
  *
- * Happy path: a helper of that source that nobody uses is taken, asked, and put back. Failure modes: sources.h. One
- * that is killed while it waits for a dead disk stays in its slot until it has gone. */
+ * Happy path: a helper of that source that nobody uses is taken, asked, and put back. Failure modes: sources.h. A
+ * helper that is killed while it waits for a dead disk stays in its slot until the process has ended. */
 #include "daemon/sources/sources.h"
 
 #include "base/alloc.h"

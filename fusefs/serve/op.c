@@ -3,10 +3,9 @@
  * it first answers it: the worker that did it, or the clock, which answers EIO at the deadline and EINTR once the
  * caller has given up. So a process that was killed does not wait for a peer.
  *
- * libfuse calls on_interrupt with a lock of the request held, and frees the
- * request when it is answered: so the callback only marks it, by number, and
- * the clock's thread answers; between registering the callback and being
- * queued (`starting`) nobody but the registering thread may answer. */
+ * libfuse calls on_interrupt with a lock of the request held, and frees the request once it is answered. So
+ * on_interrupt only marks the request, by its number, and the clock's thread answers. While `starting` is set,
+ * on_interrupt is being registered, and only the thread that registers it may answer the request. */
 #include "fusefs/serve/internal.h"
 
 #include "base/alloc.h"

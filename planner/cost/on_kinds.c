@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placements of a candidate on one or two kinds of devices: all on one; the first stages on one and the rest on
- * the other, layers cut by the speed of each; or whole replicas on each, with micro-batches by speed where the
- * program can take them. All are costed, nothing is left out. */
+/* Placements of a candidate on one or two kinds of devices. There are three: all ranks are on one kind; the first
+ * stages are on one kind and the rest on the other, with layers divided by speed; or whole replicas are on each kind,
+ * with micro-batches by speed if the program can take them. All are costed, nothing is left out. */
 #include "planner/cost/on_kinds.h"
 
 #include "base/check.h"

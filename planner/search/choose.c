@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks candidates by steps made until the horizon, money per step, or bytes moved. Happy path: the caller prices the
- * switch to each candidate whose step time is close to the best. The candidates are sorted. For throughput, of those
- * that are as good as the first, the one that moves the fewest bytes comes first. Failure modes: a candidate without a
- * price or without room is left out; PTC_ENODEVICES: none is left. */
+/* Ranks candidates by throughput (steps made until the horizon), by money per step, or by bytes moved. Happy path: the
+ * caller prices the switch to each candidate whose step time is close to the best, and the candidates are sorted. If
+ * several have the best throughput, the one that moves the fewest bytes comes first. Failure modes: a candidate without
+ * a price or without room is left out; PTC_ENODEVICES: none is left. */
 #include "planner/search/choose.h"
 
 #include "base/check.h"

@@ -3,8 +3,8 @@
  *
  * Happy path: for each class, the devices that need it and those that have it are walked side by side, node by node.
  * Bytes that the same set of ranks has may come from any of its nodes. To make the load of the busiest sender small,
- * the bytes of each set in turn are divided anew over its nodes, more to those with less load, until the busiest
- * node's load falls no more, at most BALANCE_ROUNDS times.
+ * the bytes of each set in turn are divided anew over the nodes of the set: nodes with less load get more. This is
+ * repeated at most BALANCE_ROUNDS times, and ends earlier if the busiest node's load falls no more.
  *
  * Failure modes: a class that no usable node has (PTC_ELOST), memory. */
 #include "reshard/plan/deliver.h"

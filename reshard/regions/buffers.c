@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where tensors lie in the buffers that shard=buffer cuts: Megatron's
- * distributed optimizer and FSDP1's flat parameters. Happy path: tensors are
- * put in the order that the spec states; for each stage, field, dtype and
- * place on the axes that splits name, one walk over the stage's tensors gives
- * each its first element in its bucket and each bucket the length of a rank's
- * range. Failure modes: memory, sums that overflow; nothing is kept then. */
+/* Where tensors lie in the buffers that shard=buffer cuts: Megatron's distributed optimizer and FSDP1's flat
+ * parameters. Happy path: tensors are put in the order that the spec states. Then one walk over a stage's tensors is
+ * made for each field, dtype and place on the axes that splits name. The walk gives each tensor its first element in
+ * its bucket, and each bucket the length of a rank's range. Failure modes: memory, sums that overflow; nothing is kept
+ * then. */
 #include "reshard/regions/internal.h"
 #include "reshard/spec/glob.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a caller has sent a whole ClientHello. It lies in one TLS record: type 22, version 3.x, length; then in the
- * record its own type, 1, and a length of three bytes. Every TLS library sends it so, unless it is longer than a
- * record. A caller who sends half of it, sends it byte by byte, or sends anything else never costs the server behind us
- * anything.
+/* Whether a caller has sent a whole ClientHello. A ClientHello lies in one TLS record. The record has type 22, version
+ * 3.x and a length, and then the type of the ClientHello, 1, and a length of three bytes. Every TLS library sends a
+ * ClientHello so, unless it is longer than a record. A caller who sends half of it, sends it byte by byte, or sends
+ * anything else never costs the server behind us anything.
  *
  * Nothing is read: the bytes stay in the socket. */
 #include "rpc/door/internal.h"

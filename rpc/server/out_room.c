@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Large replies that wait for their caller to read them: how many bytes of them users may have. Scans under the
- * server's lock; nothing can fail. */
+/* How many bytes of large replies a user may have that wait until their caller reads them. Scans under the server's
+ * lock; nothing can fail. */
 #include "rpc/server/internal.h"
 
 #define OUT_USER_MAX (16u << 20) /* large replies that wait to be read; or one, however large */

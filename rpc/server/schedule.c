@@ -6,9 +6,9 @@
  * One thread at a time waits in the core for the next call. When a call comes, another thread takes its place, and it
  * goes on with the call. More threads do not wait there, because each would take part in polling, and passing sockets
  * around among many is slow. At most max_calls threads run calls. There is one thread more, so calls are always
- * accepted, and callers with priority are recognized at once. A call that waits for its caller or its time has no
- * thread: the waiter looks at it, soon at first and then less and less often, and makes it ready. All of this is in one
- * lock; scans are of some hundred entries.
+ * accepted, and callers with priority are recognized at once. A call that waits for its caller or for a time has no
+ * thread. The waiter looks at such a call, soon at first and then less and less often, and makes the call ready. All of
+ * this is in one lock; scans are of some hundred entries.
  *
  * Who may run, where users are bounded (max_calls_per_user): an eighth of the threads is reserved for root, and an
  * eighth for users. The brief calls of one user have at most an eighth. All bulk calls have at most five eighths. While

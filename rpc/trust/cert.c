@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks certificate files before anything listens or connects with them: at a handshake, the same mistakes would only
  * show as a closed connection and a number. Only this file, trust.c and probe.c look into certificates with OpenSSL.
- * Happy path: the three files are read, the key is the certificate's, the authority has signed it, its time and uses
- * fit, it carries the node's name and the members', and is not revoked. Failure modes: the first of these that does not
- * hold; the message says what to do about it. */
+ * Happy path: the three files are read, and the key belongs to the certificate. The authority has signed the
+ * certificate, the certificate's time and uses fit, it has the node's name and the members' name, and it is not
+ * revoked. Failure modes: the first of these that does not hold; the message says what to do about it. */
 #include "rpc/trust/creds.h"
 
 #include "base/cleanup.h"

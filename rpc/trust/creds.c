@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses, mutual TLS, and the identity of a certificate's holder.
  *
- * Happy path: PEM files are read when a listener or channel begins, and again
- * after ptc_rpc_tls_renew (tls.h); the core verifies the chain against the CA in
- * both directions; after the handshake the client checks the name
- * (expect_node, see client.h) in our verifier, and the server reads the caller's
- * name from the URI names of the certificate, per call.
+ * Happy path: PEM files are read when a listener or channel begins, and again after ptc_rpc_tls_renew (tls.h). gRPC's
+ * core verifies the chain against the CA in both directions. After the handshake the client checks the name
+ * (expect_node, see client.h) in our verifier. For each call the server reads the caller's name from the URI names of
+ * the certificate.
  *
  * Failure modes: unreadable PEM (PTC_EIO, PTC_ENOTFOUND); a certificate with
  * no name of ours, or with two, is PTC_ROLE_NONE on a server and refused by a

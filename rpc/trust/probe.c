@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out whether a server lets a certificate in. It makes one connection of its own, with OpenSSL, because the core
- * tells a failed handshake from an unreachable server only by the words of its message.
+/* Finds out whether a server lets a certificate in. The probe makes one connection of its own, with OpenSSL, because
+ * gRPC's core tells a failed handshake from an unreachable server only by the words of its message.
  *
  * Happy path: connect, TLS handshake that offers h2, the first bytes of HTTP/2, the first byte of an answer. With
  * TLS 1.3 a server judges the client's certificate after the client's handshake is over: only that answer proves that

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whose certificates count: the DNS name of this cluster's nodes, and the list of revoked certificates.
  *
- * Happy path: it is made with the listener or channel that it serves, and reads the file of revoked certificates then.
- * A caller looks at the file once a second at most, and reads it again when it has changed.
+ * Happy path: a trust is made with the listener or channel that it serves, and then reads the file of revoked
+ * certificates. A caller looks at the file once a second at most, and reads it again when it has changed.
  *
  * Failure modes: at the beginning a file that cannot be read, holds none or two lists, or is not signed by the
  * authority (one line); later the same is logged once, and the list read last stays in force. */

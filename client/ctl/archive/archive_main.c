@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc-archive: one round of a job's archive, as the job's owner. ptcd starts
- * it; before it opens anything it becomes that user, so the kernel decides what
- * may be written (root-squashed file systems included). It asks ptcd at the
- * control socket, as ptcctl would.
+/* ptc-archive: one round of a job's archive, as the job's owner. ptcd starts this program. Before the program opens
+ * anything, it becomes that user, so the kernel decides what may be written (root-squashed file systems included). It
+ * asks ptcd at the control socket, as ptcctl would.
  *
  *   ptc-archive UID SOCKET JOB NAME DIR KEEP RATE EVERY
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl logs: what ranks wrote. Lines go out as they came. Only on a terminal, control characters become "?", and a
- * line that was rewritten with carriage returns shows its last state only. Failure: see admin.c; if its output cannot
- * be written, the verb ends. */
+ * line that was rewritten with carriage returns shows its last state only. Failure: see admin.c; if the verb cannot
+ * write its output, it ends. */
 #include "client/ctl/jobs/jobs.h"
 
 #include "base/alloc.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl rollback: the state of an older snapshot. If the job runs, it is first ended without another snapshot, and
  * started again afterwards. End, rollback and start are three switches. With --skip-data the job is ended with a
- * snapshot, which says how far it has come in its data. Failure: switches that are done stay, and the error says what
+ * snapshot, which records the job's position in its data. Failure: switches that are done stay, and the error says what
  * is left to do. */
 #include "client/ctl/jobs/jobs.h"
 

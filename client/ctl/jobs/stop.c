@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl stop and snapshot: both make a snapshot of a live job at a step
- * boundary; after stop there are no ranks. stop --now ends them wherever they
- * are. None depends on us once it has been accepted. */
+/* ptcctl stop and snapshot: both make a snapshot of a live job at a step boundary; after stop there are no ranks. stop
+ * --now ends the ranks wherever they are. Once the daemon has accepted such a command, it does not depend on ptcctl any
+ * more. */
 #include "client/ctl/jobs/jobs.h"
 #include "client/ctl/show/show.h"
 

@@ -6,8 +6,8 @@
  * Happy path: everything is read, the page is composed in memory and replaces
  * the file at once. One HTML file without scripts or anything from elsewhere.
  *
- * Failure modes: those of asking a daemon; the file cannot be written. Events
- * that were dropped as too old are not on the page, which says since when it is. */
+ * Failure modes: those of asking a daemon; the file cannot be written. Events that were dropped as too old are not on
+ * the page; the page says from which time on it has events. */
 #include "client/ctl/watch/watch.h"
 
 #include "base/alloc.h"

@@ -4,12 +4,12 @@
  * A rank's life:
  *
  *     ptc_open(NULL, &c);
- *     while (ptc_next(c, &gen) == 1) {            // waits until there is a generation to run
+ *     while ((r = ptc_next(c, &gen)) == 1) {      // waits until there is a generation to run
  *             build(gen.rank, gen.world, ...);    // meet the other ranks with ptc_rendezvous_put/get
  *             ptc_tensor_declare(c, &tensor);     // for each tensor this rank holds a part of
- *             ptc_restore(c);                     // fills them, if there is state
+ *             ptc_restore(c);                     // fills the tensors, if there is state
  *             for (step = gen.start_step; ; step++) {
- *                     if (ptc_boundary(c, step))  // the generation has ended: tear down, ask for the next
+ *                     if (ptc_boundary(c, step))  // not 0: tear down, and let ptc_next say what follows
  *                             break;
  *                     if (step == last) { ptc_finish(c, step); break; }
  *                     compute gradients ...
@@ -17,19 +17,20 @@
  *                     update in place ...
  *             }
  *     }
- *     ptc_close(c);
+ *     ptc_close(c);                               // r < 0: print ptc_error_text(c) first, and exit with an error
  *
  * State is whole at step s from ptc_boundary(s) until ptc_update_begin().
  *
  * - Returns: 0 or a positive answer, or a negative code (enum ptc_result). ptc_error_text() has one line for a person.
  * - Threads: one thread at a time may use a client. A client is not usable in a child after fork. ptc_open starts a
  *   thread of the library, which blocks all signals and keeps the connection. When ptcd restarts, that thread connects
- *   again while training goes on. It also asks the kernel to put declared memory into huge pages, which nearly halves
- *   the time of a copy; PTC_HUGE_PAGES=0 in the environment turns this off.
+ *   again while training goes on. The thread also asks the kernel to put declared memory into huge pages, which
+ *   nearly halves the time of a copy; PTC_HUGE_PAGES=0 in the environment turns this off.
  * - Ownership: the library copies strings and arrays passed in unless a function says otherwise. Tensor memory stays
- *   the caller's. It must stay in place until ptc_boundary or ptc_finish returns nonzero, or until ptc_close.
- * - Descriptors: the library keeps four open (close-on-exec). If the program closes descriptors that it did not open
- *   (closefrom, os.closerange), the client ends: every call returns PTC_R_SYSTEM and says so.
+ *   the caller's. It must stay in place until ptc_boundary returns 1, ptc_finish returns 0 or 1, or the program calls
+ *   ptc_next or ptc_close (also after a negative code).
+ * - Descriptors: the library keeps four open (close-on-exec), five after ptc_survive. If the program closes descriptors
+ *   that it did not open (closefrom, os.closerange), the client ends: every call returns PTC_R_SYSTEM and says so.
  * - Included: ptc/sampling.h (which samples a rank computes; needs no client), ptc/gpu.h (marks by CUDA devices).
  * - Compatibility: structs begin with `size`; set it to sizeof. Later versions add members at the end. */
 #ifndef PTC_PTC_H
@@ -49,22 +50,21 @@ extern "C" {
 struct ptc_open_options {
 	size_t size;
 	const char *socket;  /* NULL: $PTC_WORKER_SOCKET, which ptcd sets for processes it starts */
-	const char *token;   /* NULL: $PTC_WORKER_TOKEN: names the slot this process was started for */
+	const char *token;   /* NULL: $PTC_WORKER_TOKEN; says for which rank this process was started */
 	uint32_t timeout_ms; /* 0: 30000 */
 };
 
-/* options NULL: all values come from the environment. There ptcd also sets $PTC_JOB to the job's name and $PTC_SEED to
- * the job's seed, a decimal number that is the same at every start of every rank (docs/job.md, "Random streams").
+/* options NULL: all values come from the environment. ptcd also sets $PTC_JOB to the job's name, and $PTC_SEED to the
+ * job's seed, a decimal number that is the same at every start of every rank (docs/job.md, "Random streams").
  * PTC_R_LOST: no ptcd answers; the text names the variable or the socket. $PTC_PROBE: see docs/probe.md. */
 PTC_API int ptc_open(const struct ptc_open_options *options, ptc_client **ret_client);
 /* NULL ok. Calls ptc_leave first. Then the rank counts as gone, unless ptc_finish has succeeded. Returns NULL. */
 PTC_API ptc_client *ptc_close(ptc_client *c);
-/* One line about the last call on c that failed; NULL: about this thread's last ptc_open. Valid until the next call. */
+/* One line about the last failed call on c; c NULL: about this thread's last ptc_open. Valid until the next call. */
 PTC_API const char *ptc_error_text(const ptc_client *c);
 PTC_API const char *ptc_version(void);
 
 /* ---- generations ------------------------------------------------------------ */
-
 struct ptc_generation {
 	size_t size;
 	uint64_t generation, incarnation;
@@ -80,18 +80,18 @@ struct ptc_generation {
 	const char *job;    /* the job's name; likewise */
 };
 
-/* Blocks until there is an answer. 1: this process has a generation to run. 0: it is not needed any more; exit with
- * status 0. Drops all declarations of the previous generation. */
+/* Blocks until there is an answer. 1: this process has a generation to run. 0: no process is needed here any more; exit
+ * with status 0. Drops all declarations of the previous generation. */
 PTC_API int ptc_next(ptc_client *c, struct ptc_generation *ret_generation);
 
-/* Keys (at most 255 bytes) and values (at most 4096 bytes) that all ranks of this generation and incarnation share. get
- * blocks until a rank has put the key. *ret_len: the value's length, also if the buffer is too small (PTC_R_LIMIT). */
+/* Keys (at most 255 bytes) and values (at most 4096 bytes), shared by all ranks that were started together (those of
+ * one generation and `incarnation`). get waits until a rank has put the key. If nobody has put it after timeout_ms
+ * (0: at once): PTC_R_TIMEOUT. *ret_len: the value's length, also if the buffer is too small (PTC_R_LIMIT). */
 PTC_API int ptc_rendezvous_put(ptc_client *c, const char *key, const void *value, size_t len);
 PTC_API int ptc_rendezvous_get(ptc_client *c, const char *key, void *buffer, size_t capacity, size_t *ret_len,
 			       uint32_t timeout_ms);
 
 /* ---- state ------------------------------------------------------------------- */
-
 /* One box of a tensor's global index space, and its place in this rank's memory. Offsets and extents count elements. */
 struct ptc_shard_box {
 	int64_t offset[PTC_DIMS_MAX]; /* first ndim count */
@@ -119,17 +119,17 @@ struct ptc_tensor_desc {
 	uint32_t flags;
 };
 /* Call it between ptc_next and ptc_restore. Boxes of one rank must not overlap. If a tensor was declared with boxes and
- * without data, declare it again before ptc_restore, with data. Only data_offset and stride may differ then. */
+ * without data, declare it again before ptc_restore, with data. Only data, data_offset and stride may then differ. */
 PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc);
-/* Says that all tensors have been declared, with data or without. Optional; does not block. For ranks that build ahead,
- * ptcd now compares the declarations with the state, so a mismatch is found before memory is taken. */
+/* Says that all tensors have been declared, with data or without. Optional; does not block. If the rank builds ahead
+ * (job.yaml, `build`), ptcd compares the declarations with the state, and finds a mismatch before memory is taken. */
 PTC_API int ptc_declared(ptc_client *c);
-/* Returns what the backward pass recomputes in layers of a kind: 0 nothing, 1 a part (selective), 2 all. kind: a number
- * from 0, in the order in which the model has its kinds. By this call a program promises to recompute so. If the
- * configuration has `recompute`, ptcd refuses a rank that has not called this before ptc_declared and ptc_restore. */
+/* Returns what the backward pass recomputes in layers of a kind: 0 nothing, 1 a part (selective), 2 all. kind: 0 for
+ * the first kind of layers of the job's `model`, 1 for the second. By this call a program promises to recompute so. If
+ * the configuration has `recompute`, ptcd refuses ranks that have not called this before ptc_declared, ptc_restore. */
 PTC_API int ptc_recompute(ptc_client *c, uint32_t kind);
 /* As ptc_recompute, for `schedule`, the order of micro-batches. 0: the program's own; 1: 1F1B; 2: all forward first
- * (GPipe); 3: zero bubble (ZB1P). *ret_stages: each rank's stages (vpp), which the program promises, too. */
+ * (GPipe); 3: zero bubble (ZB1P). *ret_stages: how many stages each rank has (vpp); the program promises both. */
 PTC_API int ptc_schedule(ptc_client *c, uint32_t *ret_stages);
 enum ptc_blob_scope {
 	PTC_BLOB_RANK = 1, /* restored on the rank with the same coordinates, if they still exist */
@@ -158,7 +158,7 @@ PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_positi
 /* Call it after the last declaration. Blocks until the generation is committed. 1: declared memory, blobs and cursors
  * have the values of the snapshot. 0: the job has no state yet. PTC_R_STALE: the switch failed; call ptc_next. */
 PTC_API int ptc_restore(ptc_client *c);
-/* The step of the values that ptc_restore gave. It is greater than start_step of ptc_next if other ranks have trained
+/* The step of the values that ptc_restore gave. It is greater than start_step of ptc_next if the old ranks have trained
  * meanwhile (job.yaml, `build: ahead`); blobs and cursors are then of that step, too. */
 PTC_API int ptc_start_step(ptc_client *c, uint64_t *ret_step);
 
@@ -184,8 +184,8 @@ PTC_API int ptc_stop_holds(ptc_client *c);
  * while the state is taken. The first boundary has the step of ptc_start_step. Each later one has the next step. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary
- * (`whole` of `status --format json`). If ptcd holds the rank (ptc_survive), this call blocks for some seconds. A graph
- * that was captured before ptc_stream needs a call of ptc_update_begin before each launch (ptc/gpu.h). */
+ * (`whole` of `status --format json`). If ptcd holds the rank (ptc_survive), this call blocks until ptcd lets it go on,
+ * at most 5 minutes. A graph that was captured before ptc_stream needs this call before each launch (ptc/gpu.h). */
 PTC_API void ptc_update_begin(ptc_client *c);
 /* Training is over after `step` steps. Blocks. 0: all have finished, the state is committed. 1: call ptc_next. */
 PTC_API int ptc_finish(ptc_client *c, uint64_t step);

@@ -2,7 +2,7 @@
 /* Whether the next generation's ranks find room on this node's devices. Happy path: a tensor that a rank here has
  * declared on a device will be on a device again; the next layout says how many bytes of it each rank will have. These
  * bytes have to fit into the device's free memory plus the memory that the job's own processes use there, because these
- * processes free it before.
+ * processes free this memory before the new ranks take theirs.
  *
  * A rank needs more than it declares (activations, buffers of its libraries), and nobody knows how much. So the sum is
  * a lower bound, and a switch is refused only if it certainly does not fit. Failure modes: a device that is too small

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Notes in the store about the ranks that were here: the last incarnation that was begun, the last whose ranks may have
- * met others, and the last that may have gone on. They are durable, so a machine that has lost its processes knows
- * which of them may be started again.
+ * met others, and the last that may have gone on. The notes are durable, so a machine that has lost its processes knows
+ * which ranks may be started again.
  *
  * Failure modes: those of the store. A store that is new has no notes: nothing was begun there. */
 #include "daemon/agent/ranks/internal.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes the ranks here those that Finish names. Happy path: ranks that wait with their declarations get the snapshot's
- * bytes and go; those that wait at a stop go on; those that run are left alone; ranks that are not there are started
- * and built first; all others of the job are ended.
+ * bytes and go. Ranks that wait at a stop go on, and ranks that run are left alone. Ranks that are not there are
+ * started and built first. All other ranks of the job are ended.
  *
  * The work is done on a thread of its own, in the job's order like a request. A later Finish ends it; other requests
  * wait for it (calls/operation.h). Finish waits for it for a while, so its answer usually says that ranks go. Slow work

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables that readers pin: leases on references. Happy path: Pin takes a
- * reference to a sealed table, or renews its lease; a switch drops the table
- * meanwhile, its chunks stay, and Fetch finds it here; the reader gives it up.
+/* Tables that readers pin: leases on references. Happy path: Pin takes a reference to a sealed table, or renews the
+ * lease of one. If a switch then drops the table, the table's chunks stay, and Fetch finds the table here, until the
+ * reader gives the pin up.
  *
  * Failure modes: a table that is not here (PTC_ENOTFOUND), too many (PTC_ELIMIT), a reader that is gone (its lease ends
  * by itself). After a restart of the daemon no table is pinned, so tables that a switch had dropped are gone. */

@@ -7,9 +7,9 @@
  * (remote_primary.c). So a part crosses the network twice, and n nodes make 2n requests. Neither order nor repetition
  * changes a bit (reshard/values/max.h), so a request that is repeated gets the same bytes.
  *
- * The merging node fills extents of the snapshot; other nodes do not see them before they are marked filled. The other
- * nodes expose their parts in a table of its own, because the merged part takes their place in the snapshot. That table
- * is sealed, so that a merging node whose daemon was killed finds it again.
+ * The merging node fills extents of the snapshot; other nodes do not see them before they are marked filled. Each of
+ * the other nodes exposes its parts in a temporary table, because in the snapshot the merged part takes the place of
+ * the node's own part. The temporary table is sealed, so that a merging node whose daemon was killed finds it again.
  *
  * Failure modes: those of fetching (remote_primary.c), memory. */
 #include "daemon/agent/transfer/max_reduce.h"

@@ -2,11 +2,11 @@
 /* The end of a switch whose controller has gone. It is read from etcd, so a client hears the switch's real outcome,
  * whichever daemon carries the switch on.
  *
- * Happy path: the intent names the switch (it is under way), then the record does (it is committed), and its event has
- * the summary. Failure modes: the barrier key names the switch (aborted; the event says why). A later lock exists, and
- * neither intent nor record names the switch (it was never recorded, and may be asked for again). etcd is unreachable
- * (waited for, up to SILENT_NS). The job is deleted. A daemon could not write the event (the outcome is told without
- * its details). One step on a call's thread reads etcd once. */
+ * Happy path: the intent names the switch, which is under way. Then the record names the switch, which is committed,
+ * and the switch's event has the summary. Failure modes: the barrier key names the switch (aborted; the event says
+ * why). A later lock exists, and neither intent nor record names the switch (it was never recorded, and may be asked
+ * for again). etcd is unreachable (waited for, up to SILENT_NS). The job is deleted. A daemon could not write the event
+ * (the outcome is told without its details). One step on a call's thread reads etcd once. */
 #include "base/alloc.h"
 #include "base/number/fence.h"
 #include "base/sys/sys.h"

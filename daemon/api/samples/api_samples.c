@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc.v1.Control.DatasetRead: samples for readers that cannot open the source. Either one node alone has it, or its
- * owner may open it and the reader, which serves him as root, must not. Nothing here opens a source: the node that has
- * it starts a process of the owner's (daemon/sources/), and other nodes ask that node.
+/* ptc.v1.Control.DatasetRead: samples for readers that cannot open the source. There are two cases. One node alone has
+ * the source. Or the owner may open the source, and the reader, which serves the owner as root, must not. Nothing here
+ * opens a source: the node that has it starts a process of the owner (daemon/sources/), and other nodes ask that node.
  *
  * Happy path: a reader asks its own daemon. The daemon looks the dataset up. It checks that the user for whom the
  * reader asks may see the dataset, and that the dataset is still the one that the reader means. If the source is here,

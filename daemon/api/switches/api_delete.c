@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Deleting a job.
  *
- * Happy path: the job's controller waits until it is idle, and one transaction removes its keys; every daemon then
- * drops its bytes. Any other daemon forwards the call, and waits for its end. If the controller goes away or loses the
- * job meanwhile, the job is gone already, or the next controller is asked. Failure modes: the job runs or switches
- * (PTC_ESTATE); there is no controller within FOLLOW_NS, or the coordinator does not answer: then nobody knows whether
- * the job is gone. */
+ * Happy path: the job's controller waits until the job is idle, and one transaction removes the job's keys. Every
+ * daemon then drops its bytes of the job. Any other daemon forwards the call, and waits for its end. If the controller
+ * goes away or loses the job meanwhile, the job is gone already, or the next controller is asked. Failure modes: the
+ * job runs or switches (PTC_ESTATE); there is no controller within FOLLOW_NS, or the coordinator does not answer: then
+ * nobody knows whether the job is gone. */
 #include "base/alloc.h"
 #include "base/number/fence.h"
 #include "base/sys/sys.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A node will be taken away within a stated time (`ptcctl drain NODE --within`).
  *
- * Happy path: every job that has something there is asked for at once, and its controller sees to it (leaving.h); they
- * are asked how far they are until all are done or the time is over. Failure modes: a job that is not done in time is
- * `late`, and the answer says what it lacks; a controller goes away: the next one is told, with the remaining time; the
- * caller goes away: the controllers go on. */
+ * Happy path: for every job that has something on the node, its controller is told at once that the node will go
+ * (leaving.h). Then the controllers are asked how far they are, until all are done or the time is over. Failure modes:
+ * a job that is not done in time is `late`, and the answer says what it lacks; a controller goes away: the next one is
+ * told, with the remaining time; the caller goes away: the controllers go on. */
 #include "base/alloc.h"
 #include "base/sys/sys.h"
 #include "daemon/api/switches/switches.h"

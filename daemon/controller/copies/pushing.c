@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes nodes fetch their copies, and compares the copies with the manifest. Happy path: each target is asked to pull
- * the record's generation, with the copies of the next document beside it. It keeps the boxes that it has, fetches the
- * rest, and digests them. A tensor's digest needs all of the tensor: if the copies are only a part of it, the other
- * nodes give digests of their parts. Failure modes: a node's own error (its code), which does not affect other nodes;
- * PTC_EDIGEST. */
+ * the record's generation, with the copies of the next document beside it. The target keeps the boxes that it has,
+ * fetches the others, and digests all of them. A tensor's digest needs all of the tensor: if the copies are only a part
+ * of it, the other nodes give digests of their parts. Failure modes: a node's own error (its code), which does not
+ * affect other nodes; PTC_EDIGEST. */
 #include "daemon/controller/copies/copy_keeper.h"
 #include "daemon/agent/geometry/digest_merge.h"
 #include "proto/pb.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The devices of ranks that a switch is to start.
  *
- * Happy path: the document is read, no other job has one of the devices, and the transaction of the intent writes it
- * anew if nobody has written it since. So if two jobs begin at the same moment, one of them finds the devices of the
- * other. Failure modes: a device is another job's (the switch is refused with PTC_ENODEVICES, naming the devices, and
- * the job if it is of the same user); the document is too long, or cannot be read. */
+ * Happy path: the document is read, no other job has one of the devices, and the transaction of the intent writes the
+ * document anew if nobody has written it since. So if two jobs begin at the same moment, one of them finds the devices
+ * of the other. Failure modes: a device is another job's (the switch is refused with PTC_ENODEVICES, naming the
+ * devices, and the job if it is of the same user); the document is too long, or cannot be read. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

@@ -2,9 +2,9 @@
 /* Devices go back once nobody needs them.
  *
  * Happy path: no switch but a snapshot is under way, and the job has devices that ranks of the record do not need. Each
- * of their nodes that is settled (ptc_job_settled) is asked which of its processes live. The devices that none of them
- * has are taken out of the document. A job that waits to be started again keeps its devices. If ranks have devices that
- * the document lacks (an older version started them), these are written into it.
+ * node of such devices that is settled (ptc_job_settled) is asked which of its processes live. The devices that none of
+ * these processes has are taken out of the document. A job that waits to be started again keeps its devices. If ranks
+ * have devices that the document lacks (an older version started them), these are written into it.
  *
  * Why nobody loses a device that a switch has just claimed: if a claim was made since the look began, the look is given
  * up. A later claim is written by a later task of the same lane, which reads the document anew. Claims of another

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The result of a committed switch (docs/control.md), for the waiting caller and for the switch's event. Loop thread.
  *
- * Happy path: it is made once, when the core says that the switch is done.
+ * Happy path: the result is made once, when the core says that the switch is done.
  *
  * Failure modes: out of memory (NULL; the switch is committed all the same). */
 #include "daemon/controller/ending/summary_text.h"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a live job's ranks are given up, and when they are started again.
  *
- * Happy path: a node of the generation is lost, and the steps of the ranks that can be seen stand still: if the job can
- * go on elsewhere, its ranks are ended (the record says why), and it is started again from the record's snapshot. Until
- * the job can go on elsewhere, no rank is ended: a node that comes back with its ranks finds the others as they were.
+ * Happy path: a node of the generation is lost, and the steps of the ranks that can be seen stand still. If the job can
+ * go on elsewhere, its ranks are ended (the record says why), and the job is started again from the record's snapshot.
+ * Until the job can go on elsewhere, no rank is ended: a node that comes back with its ranks finds the others as they
+ * were.
  *
  * Failure modes: bytes or devices are missing (events and status say which; tried again after ever longer waits, and
  * when a node comes back); a switch that starts ranks aborts (tried again; if no node is to blame for TRIES_MAX

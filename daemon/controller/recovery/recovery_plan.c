@@ -3,8 +3,8 @@
  * which configuration the remaining devices allow. Happy path: if there are enough devices, the configuration stays.
  * Otherwise it is the largest for fewer devices that the job's table, the planner or another dp gives, for at least
  * min_gpus. Failure modes: PTC_ELOST naming a tensor; PTC_ENODEVICES; what planning says. A node that is quarantined is
- * used only if a job whose ranks are lost cannot go on without it. The work is a task with copies of all it needs, in a
- * lane of its own: the job's transactions do not wait for it. */
+ * used only if a job whose ranks are lost cannot go on without it. The work is a task, which has copies of everything
+ * that it needs. The task is in a lane of its own, so the job's transactions do not wait for it. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
 

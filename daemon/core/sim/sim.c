@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A run of the simulation: who gets which event, on a virtual clock, and the checker.
  *
- * Four nodes, three would-be controllers and etcd exchange messages that are delayed, lost, repeated and
- * reordered. Nodes keep sealed tables over a crash, lose what is in memory, and keep a random part of what was
- * being filled. etcd is linearizable: a request takes effect at the moment its message arrives, or never; whoever
- * sent it learns the outcome, or only that it is unknown, and a request may arrive long after its sender gave up.
+ * Four nodes, three would-be controllers and etcd exchange messages that are delayed, lost, repeated and reordered.
+ * Nodes keep sealed tables over a crash, lose what is in memory, and keep a random part of what was being filled. etcd
+ * is linearizable: a request takes effect at the moment when its message arrives, or never. The sender learns the
+ * outcome, or only that the outcome is unknown. A request may arrive long after its sender gave up.
  *
- * Each switch that seals captures content of its own (tagged with the switch's id, as if a training job had gone
- * on), so that a table left by an earlier attempt under the same key is told apart from the right one. With `live`
+ * Each switch that seals captures content of its own, tagged with the switch's id, as if a training job had gone on. So
+ * the checker can tell the right table from a table that an earlier attempt has left under the same key. With `live`
  * ranks train on the nodes (sim_ranks.c), and a snapshot has what they had at one step.
  *
  * Happy path: events are handled until all has been quiet for longer than any message travels.

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: a call puts a waiter on its stack into the list, sends the request and sleeps; a thread per process reads
- * answers and wakes the waiter each is for.
+/* Happy path: a call has a waiter on its stack. It puts the waiter into the list, sends the request and sleeps. For
+ * each process a thread reads answers, and wakes the waiter for which an answer is.
  *
  *   NONE --start--> RUNNING --socket closed, killed--> ENDING --nobody waits any more--> NONE
  *
- * ENDING: the reading thread kills the process and waits for its end, so that it writes to nobody's memory; only then
- * it wakes the waiters. The socket is closed when the last waiter has gone. After a sticky answer, new calls wait until
- * those under way have ended; then the process is ended.
+ * ENDING: the reading thread kills the process and waits for its end. Only then does it wake the waiters, because the
+ * process could still write to their memory before. The socket is closed when the last waiter has gone. After a sticky
+ * answer, new calls wait until those under way have ended; then the process is ended.
  *
  * Failure modes: ptc-gpu cannot be started, or ends too often (PTC_ESTATE, with why the last one ended); it does not
  * answer and is killed (PTC_ETIMEOUT); it does not even end then: outcome.unsafe, and the process is left behind. */

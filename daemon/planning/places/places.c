@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: consecutive ranks form slots. For each slot it asks which bytes each node lacks. Then planner/mapping
- * searches nodes for the slots; the cost model gives the step times, with the slowest link of each class of traffic.
- * Failure: the ranks do not fit; the candidate is impossible; memory. */
+/* Happy path: consecutive ranks form slots. For each slot this room asks which bytes each node lacks. Then
+ * planner/mapping searches nodes for the slots; the cost model gives the step times, with the slowest link of each
+ * class of traffic. Failure: the ranks do not fit; the candidate is impossible; memory. */
 #include "daemon/planning/places/places.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: the operation's memory is mapped as a file, the rank's allocation by its handle, and pieces become boxes:
- * those of equal length at equal distances are rows of one. Failure modes: device_copier.h. */
+ * pieces of equal length at equal distances become the rows of one box. Failure modes: device_copier.h. */
 #include "daemon/workers/device/device_copier.h"
 #include "daemon/workers/device/device_shadow.h"
 

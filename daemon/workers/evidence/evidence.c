@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: the ranks are listed under the lock. The rest needs no lock: ranks that can tell their stacks are asked
- * for them; each rank's text is made of its answer and of /proc; dumps are read; the set gets its name. Failure modes:
- * evidence.h; a rank that does not answer within ANSWER_MS adds no stacks. */
+/* Happy path: the ranks are listed under the lock. The rest needs no lock. Ranks that can tell their stacks are asked
+ * for them. Each rank's text is made of the rank's answer and of /proc. Then dumps are read, and the set of files gets
+ * its name. Failure modes: evidence.h; a rank that does not answer within ANSWER_MS adds no stacks. */
 #include "daemon/workers/evidence/evidence.h"
 #include "daemon/workers/evidence/evidence_dumps.h"
 #include "daemon/workers/evidence/process_evidence.h"

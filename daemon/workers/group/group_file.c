@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups on disk, and adopting the processes that an earlier ptcd has started. A group's file
- * (JOB/groups/GENERATION-INCARNATION) has the description it was started with, whether it was built, and which process
- * folder is which rank: written before a process of it starts, and before ranks are told their generation. Happy path:
- * write a temporary file, rename it. At start: read each job's groups, adopt the processes, listen; the ranks connect
- * by themselves. Additions of a later version, behind the numbers of processes, are skipped. Failure modes: a file of a
- * version that is not read refuses the start (PTC_EVERSION). A file that does not verify is logged and left out, and
- * its processes, which then belong to no group, are ended. A crash between file and process leaves a slot without a
- * process, which the next start fills. */
+ * (JOB/groups/GENERATION-INCARNATION) has the description with which the group was started, whether the group was
+ * built, and which process folder is which rank. The file is written before a process of the group starts, and before
+ * ranks are told their generation. Happy path: write a temporary file, rename it. At start: read each job's groups,
+ * adopt the processes, listen; the ranks connect by themselves. Additions of a later version, behind the numbers of
+ * processes, are skipped. Failure modes: a file of a version that is not read refuses the start (PTC_EVERSION). A file
+ * that does not verify is logged and left out, and its processes, which then belong to no group, are ended. A crash
+ * between file and process leaves a slot without a process, which the next start fills. */
 #include "daemon/workers/process/cgroup.h"
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/process/freeze.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs that have ranks on this node. Happy path: the first group of a job makes its folders and its socket; they are
- * removed with its last process and group. Failure modes: another user's job of that name (PTC_EPERM), too many jobs
- * (PTC_ELIMIT), no folder or socket. */
+/* Jobs that have ranks on this node. Happy path: the first group of a job makes the job's folders and socket. They are
+ * removed with the job's last process and group. Failure modes: another user's job of that name (PTC_EPERM), too many
+ * jobs (PTC_ELIMIT), no folder or socket. */
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/session/rank_conn.h"
 

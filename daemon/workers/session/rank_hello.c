@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HELLO: a rank's first message. Happy path: its token names a worker, its process is that worker's, and it gets the
- * page that both share, or has one from before. Failure modes: a token, user, process, protocol or page that does not
- * fit: the answer is REFUSED, and the connection is closed. */
+/* HELLO: a rank's first message. Happy path: the rank's token names a worker, and the rank is this worker's process.
+ * The rank gets the page of memory that it shares with ptcd, or has one from before. Failure modes: a token, user,
+ * process, protocol or page that does not fit: the answer is REFUSED, and the connection is closed. */
 #include "daemon/workers/session/internal.h"
 
 #include "base/alloc.h"

@@ -3,8 +3,8 @@
  *
  * Happy path: the job's file describes its state, or a probe has found the layout. Then layouts, placement and plan of
  * reshard/ give the exact bytes. For a configuration that no probe has looked at, there are bounds: a node needs the
- * share of each replica that its ranks have, and it has either all of it or nothing. Failure: a candidate without a
- * possible layout is left out. */
+ * share of each replica that its ranks have, and already has all of this share or nothing. Failure: a candidate without
+ * a possible layout is left out. */
 #include "client/ctl/plans/advise/advise.h"
 #include "client/ctl/plans/offline.h"
 

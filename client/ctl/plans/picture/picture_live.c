@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan of a daemon as a picture. A node has a row if the document says more of it than that it is up: it has ranks
- * before or after, it moves bytes, or it is down or drained. The document knows bytes by node, so all cells of a node
- * are filled alike. Failure modes: a document that contradicts itself (PTC_EPEER), memory. */
+/* The plan of a daemon as a picture. A node has a row if the node has ranks before or after the switch, moves bytes, is
+ * down, or is drained. The document knows bytes by node, so all cells of a node are filled alike. Failure modes: a
+ * document that contradicts itself (PTC_EPEER), memory. */
 #include "client/ctl/plans/picture/picture.h"
 
 #include "base/alloc.h"
