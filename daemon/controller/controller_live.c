@@ -7,9 +7,9 @@
  * due) becomes a switch when none is under way. AGREE and LAYOUT are tasks of the job's lane, with copies of everything
  * that they need.
  *
- * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks),
- * declarations that contradict each other, the old generation or a rule (PTC_ELAYOUT),
- * etcd unreachable (PTC_ECOORD): the switch aborts; nothing was committed by it. */
+ * Failure modes: replicas on two nodes differ (PTC_EDIGEST naming tensor and nodes; replicas on one node are compared
+ * there: capture_fill.c); declarations contradict each other, the old generation or a rule (PTC_ELAYOUT); etcd is
+ * unreachable (PTC_ECOORD). The switch then aborts, and has committed nothing. */
 #include "daemon/cluster/job_events.h"
 #include "daemon/controller/internal.h"
 #include "daemon/agent/geometry/rank_reports.h"
