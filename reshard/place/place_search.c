@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks to nodes. The cost of a node is the bytes of the classes that its blocks need and the node lacks, each counted
- * once. So costs do not add up over blocks, because replicas on one node share them. If the cost of a class is divided
- * by the number of blocks of one node that can need it, costs do add up. These shared costs give a lower bound and, as
- * an assignment problem, the start. If the start costs more than the bound, moves and swaps improve it; the gap to the
- * bound says how much better a placement could be. Up to PTC_PLACE_EXACT_BLOCKS blocks, every assignment is tried
- * instead (place_exact.c).
+ * once. The costs of single blocks do not add up to that, because blocks of one node share the bytes of a class. To get
+ * costs that do add up, the cost of a class is divided among all blocks of one node that can need the class. These
+ * shared costs give a lower bound and, as an assignment problem, the start. If the start costs more than the bound,
+ * moves and swaps improve it; the gap to the bound says how much better a placement could be. Up to
+ * PTC_PLACE_EXACT_BLOCKS blocks, every assignment is tried instead (place_exact.c).
  *
  * Failure mode: memory. */
 #include "reshard/place/internal.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The part of a tensor that splits leave on a rank. Happy path: each dim is a list of parts in the order of the rank's
- * buffer; at first it has one part, the whole dim. Each split of the rule keeps some parts, and so does, at last, zero
- * by dims. Failure modes: sizes that do not divide (PTC_ELAYOUT naming tensor, dim and sizes), memory. */
+ * buffer; at first it has one part, the whole dim. Each split of the rule keeps some of the parts. Last, the cut of
+ * ZeRO along dims does the same. Failure modes: sizes that do not divide (PTC_ELAYOUT naming tensor, dim and sizes),
+ * memory. */
 #include "reshard/regions/internal.h"
 
 #include "base/alloc.h"

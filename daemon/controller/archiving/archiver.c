@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define RETRY_NS   INT64_C(2000000000) /* doubled with each failure ... */
-#define RETRY_MAX  9                   /* ... so many times: a quarter of an hour */
+#define RETRY_MAX  9                   /* ... so many times: 17 minutes */
 #define AT_ONCE    4                   /* processes of a node; more only as may_start() says */
 #define END_MS     10000               /* one that is not wanted: to remove what it has not finished */
 #define RESULT_MAX 4096

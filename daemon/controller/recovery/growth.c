@@ -2,9 +2,10 @@
 /* A job that trains gets larger when devices join ("on_join: grow"): a node has joined or come back, or offers more, or
  * another job has given some back.
  *
- * Happy path: a node has more devices for the job than were weighed there (considered for growth). When nothing more
- * has joined for the waiting time, a switch to as many devices as there are is planned, at most max_gpus, and made if
- * it pays. The weighed devices are then kept in etcd, so any controller goes on from there.
+ * Happy path: a node offers more devices than the last decision about growth took into account. When nothing more has
+ * joined for the waiting time, a switch to as many devices as there are is planned, at most max_gpus. If the switch
+ * pays, it is made. The devices that this decision took into account ("weighed") are then kept in etcd, so that any
+ * controller goes on from there.
  *
  * Failure modes: no switch pays, or none is possible (an event says why, and the same devices are not weighed again);
  * the switch aborts (tried again after ever longer waits, TRIES_MAX times, and later once whenever nodes have changed;
