@@ -91,6 +91,9 @@ const char *ptc_geometry_item_name(const struct ptc_geometry *g, uint32_t item, 
 /* Puts the tensor's name in place of "item N", with which an error of the store begins. Returns err's code. */
 int ptc_geometry_name_error(const struct ptc_geometry *g, struct ptc_error *err);
 
+/* If rc is PTC_ENOMEM, puts this node's name and its memory.work before the line, unless a node has done so. */
+void ptc_agent_memory_short(const struct ptc_agent *agent, int rc, struct ptc_error *err);
+
 /* The boxes of this node, borrowed from g. copies: with those that are beside the layout. PTC_EINVAL: g does not have
  * this node. */
 int ptc_geometry_needs(const struct ptc_geometry *g, bool copies, const struct ptc_needs **ret, struct ptc_error *err);
