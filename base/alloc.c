@@ -42,6 +42,20 @@ static bool reserve(uint64_t n)
 	return true;
 }
 
+/* For the message: what this thread was refused last. */
+static _Thread_local struct ptc_alloc_refusal refused;
+
+static bool reserve_or_say(uint64_t n)
+{
+	uint64_t most = atomic_load_explicit(&limit, memory_order_relaxed), now;
+
+	if (reserve(n))
+		return true;
+	now = atomic_load_explicit(&bytes, memory_order_relaxed);
+	refused = (struct ptc_alloc_refusal){ n, now < most ? most - now : 0, most };
+	return false;
+}
+
 /* Asked for n bytes, counted as what p really takes. */
 static void *settle(void *p, uint64_t n)
 {
@@ -60,7 +74,7 @@ static void *counted(void *p, uint64_t n)
 
 void *ptc_malloc(size_t size)
 {
-	if (must_fail() || !reserve(size))
+	if (must_fail() || !reserve_or_say(size))
 		return NULL;
 	return counted(malloc(size ? size : 1), size);
 }
@@ -69,7 +83,7 @@ void *ptc_calloc(size_t n, size_t size)
 {
 	size_t all;
 
-	if (must_fail() || ptc_ckd_mul(&all, n, size) || !reserve(all))
+	if (must_fail() || ptc_ckd_mul(&all, n, size) || !reserve_or_say(all))
 		return NULL;
 	return counted(calloc(n ? n : 1, size ? size : 1), all);
 }
@@ -81,7 +95,7 @@ void *ptc_realloc(void *p, size_t size)
 
 	if (!p)
 		return ptc_malloc(size);
-	if (must_fail() || !reserve(size))
+	if (must_fail() || !reserve_or_say(size))
 		return NULL;
 	before = malloc_usable_size(p);
 	q = realloc(p, size ? size : 1);
@@ -183,6 +197,15 @@ int64_t ptc_alloc_live(void)
 void ptc_alloc_limit_set(uint64_t most)
 {
 	atomic_store(&limit, most);
+}
+
+bool ptc_alloc_refused(struct ptc_alloc_refusal *ret)
+{
+	if (!refused.limit)
+		return false;
+	*ret = refused;
+	refused = (struct ptc_alloc_refusal){ 0 };
+	return true;
 }
 
 uint64_t ptc_alloc_bytes(void)

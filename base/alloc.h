@@ -51,6 +51,11 @@ int64_t ptc_alloc_live(void);   /* blocks allocated and not freed */
 /* Sets the bound. An allocation returns NULL if it would make the sum of all live ones exceed `limit` bytes, counted as
  * the C library rounds them. UINT64_MAX, the default: no bound. Memory that other libraries allocate does not count. */
 void ptc_alloc_limit_set(uint64_t limit);
+/* The last allocation that the bound refused to this thread, once: false if there was none since the last call. */
+struct ptc_alloc_refusal {
+	uint64_t size, free, limit; /* bytes: asked for, free at that time, the bound */
+};
+bool ptc_alloc_refused(struct ptc_alloc_refusal *ret);
 uint64_t ptc_alloc_bytes(void); /* live bytes, counted as for the bound */
 uint64_t ptc_alloc_peak(void);  /* the greatest value of ptc_alloc_bytes so far */
 /* For programs that move many bytes. The C library then keeps about `most` bytes of freed memory (64 MiB at most) in

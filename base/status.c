@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/status.h"
 
+#include "base/alloc.h"
 #include "base/check.h"
 
 #include <errno.h>
@@ -127,5 +128,12 @@ int(ptc_error_wrap)(struct ptc_error *err, const char *fmt, ...)
 
 int(ptc_nomem)(struct ptc_error *err)
 {
-	return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	struct ptc_alloc_refusal r;
+
+	if (!ptc_alloc_refused(&r)) /* or a callee has said it already */
+		return err && err->code == PTC_ENOMEM && strstr(err->text, "more bytes are needed")
+			       ? PTC_ENOMEM
+			       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return ptc_error_set(err, PTC_ENOMEM, "out of memory: %llu more bytes are needed, %llu of %llu are free",
+			     (unsigned long long)r.size, (unsigned long long)r.free, (unsigned long long)r.limit);
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The allocator's bound: what counts, what is refused, what races cannot pass. */
 #include "base/alloc.h"
+#include "base/status.h"
 
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -62,6 +64,28 @@ static void the_bound_is_kept(void **state)
 	ptc_free(a);
 	ptc_free(b);
 	ptc_alloc_trim();
+}
+
+/* The error says how much was asked for, and how much there was; a failure that is not the bound's says nothing. */
+static void the_error_has_the_numbers(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	char want[200];
+
+	(void)state;
+	ptc_alloc_limit_set(ptc_alloc_bytes() + 1000);
+	snprintf(want, sizeof want, "out of memory: 5000 more bytes are needed, 1000 of %llu are free",
+		 (unsigned long long)ptc_alloc_bytes() + 1000);
+	assert_null(ptc_calloc(50, 100));
+	ptc_alloc_limit_set(UINT64_MAX);
+	assert_int_equal(ptc_nomem(&err), PTC_ENOMEM);
+	assert_string_equal(err.text, want);
+	err = (struct ptc_error)PTC_ERROR_INIT;
+	ptc_alloc_fail_at(1);
+	assert_null(ptc_malloc(1));
+	ptc_alloc_fail_at(0);
+	assert_int_equal(ptc_nomem(&err), PTC_ENOMEM);
+	assert_string_equal(err.text, "out of memory");
 }
 
 static atomic_int got;
@@ -137,6 +161,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(bytes_follow_every_call, unbounded, unbounded),
 		cmocka_unit_test_setup_teardown(arrays_grow, unbounded, unbounded),
 		cmocka_unit_test_setup_teardown(the_bound_is_kept, unbounded, unbounded),
+		cmocka_unit_test_setup_teardown(the_error_has_the_numbers, unbounded, unbounded),
 		cmocka_unit_test_setup_teardown(threads_do_not_pass_it_together, unbounded, unbounded),
 	};
 

@@ -4,9 +4,11 @@
  * of each rank's buffer. The oracle uses only the spec and arithmetic of its
  * own, no box. PTC_TEST_SEED and PTC_CASES override; a failure prints the case. */
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/number/digest.h"
 #include "base/test_seed.h"
 #include "reshard/place/place.h"
+#include "reshard/regions/regions.h"
 #include "reshard/spec/lint.h"
 
 #include <setjmp.h>
@@ -522,6 +524,44 @@ static bool random_side(const struct input *in, struct side *s, uint32_t max_wor
 	return true;
 }
 
+static void check_same(const struct ptc_needs *a, const struct ptc_needs *b)
+{
+	CHECK(a->n == b->n && a->bytes == b->bytes);
+	for (size_t i = 0; i < a->n; i++)
+		CHECK(a->v[i].item == b->v[i].item && ptc_box_equal(&a->v[i].box, &b->v[i].box));
+}
+
+/* In windows of some items, with room for as many boxes as there are and for one less, and from the layout's regions
+ * instead of its compressed form: the same boxes. */
+static void check_windows(const struct input *in, const struct side *s, uint32_t node, const struct ptc_needs *want)
+{
+	static const uint32_t sizes[] = { 1, 2, 7, MAX_ITEMS };
+	const uint32_t nitems = (uint32_t)ptc_spec_items(&in->spec), size = sizes[rnd(4)];
+	struct ptc_side *compressed = s->layout->side;
+	uint32_t ranks[MAX_WORLD];
+	size_t n = 0;
+
+	for (uint32_t r = 0; r < s->world; r++)
+		if (s->devices[r].node == node)
+			ranks[n++] = r;
+	for (int way = 0; way < 2; way++) {
+		struct ptc_needs got = { 0 };
+
+		s->layout->side = way ? NULL : compressed;
+		for (uint32_t at = 0; at < nitems; at += size)
+			CHECK(!ptc_layout_ranks_needs(s->layout, ranks, n, at, PTC_MIN(at + size, nitems), want->n,
+						      &got, NULL));
+		check_same(&got, want);
+		ptc_needs_done(&got);
+		if (want->n)
+			CHECK(ptc_layout_ranks_needs(s->layout, ranks, n, 0, nitems, want->n - 1, &got, NULL) ==
+			      PTC_ELIMIT);
+		CHECK(!got.n && !got.bytes && got.cap <= 2 * want->n + 16);
+		ptc_needs_done(&got);
+	}
+	s->layout->side = compressed;
+}
+
 static void check_needs(const struct input *in, const struct side *s, uint32_t node)
 {
 	static struct bitmap got;
@@ -537,6 +577,7 @@ static void check_needs(const struct input *in, const struct side *s, uint32_t n
 	}
 	CHECK(bytes == needs.bytes);
 	CHECK(!memcmp(&got, &s->node[node], sizeof got)); /* exact, and nothing twice */
+	check_windows(in, s, node, &needs);
 	ptc_needs_done(&needs);
 }
 

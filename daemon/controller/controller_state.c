@@ -2,6 +2,7 @@
 /* A controller in memory. References to a controller are counted, and the last one frees the controller with everything
  * of its switch. All other files of this folder use this file, which calls none of them but the watcher. Loop thread,
  * except for the function that writes a blob. Failure modes: memory, if a function says so. */
+#include "daemon/agent/geometry/geometry.h"
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -117,6 +118,7 @@ static void task_done(void *arg)
 	if (!ctl->gone) {
 		if (t->status == 0)
 			t->adopt(t);
+		ptc_agent_memory_short(ctl->all->agent, t->status, &t->err);
 		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = t->answer,
 								  .seq = t->seq,
 								  .status = t->status,

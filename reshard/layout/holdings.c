@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The boxes that a set of ranks holds together, as disjoint byte boxes. Ranks list their regions by item, so one cursor
- * per rank merges them; within an item equal boxes collapse to the lowest rank and overlapping ones are cut.
+ * per rank merges them; within an item equal boxes collapse to the lowest rank and overlapping ones are cut. Regions
+ * are made for some items at a time, because they take more memory than the boxes.
  *
  * Failure modes: memory, and a cut that is not on a byte (which the layout
  * has already refused). */
@@ -84,38 +85,76 @@ int ptc_holdings_finalize(struct ptc_holdings *h, size_t mark)
 	return any_overlap(h->v + mark, h->n - mark) ? cut_overlaps(h, mark) : 0;
 }
 
+/* ---- of ranks ---- */
+
+#define CHUNK 512 /* items whose regions are made at a time: 108 KiB for a rank with a region of each */
+
 struct cursor {
-	struct ptc_rank_layout regions;
+	struct ptc_rank_layout regions; /* of the items at hand, in order */
 	uint32_t cell, rank;
 	size_t at;
 };
 
-/* One cursor per distinct cell, with its lowest rank. */
-static int open_cursors(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct cursor *c,
-			size_t *ret_n, struct ptc_error *err)
-{
-	int rc = 0;
+/* What is being listed: the boxes that these ranks hold together. */
+struct lister {
+	const struct ptc_layout *l;
+	const uint32_t *ranks;
+	size_t nranks, most;
+	struct ptc_needs *to;
+	struct ptc_error *err;
+};
 
-	for (size_t i = 0; i < nranks && !rc; i++) {
-		uint32_t cell = ptc_layout_cell(l, ranks[i]);
+static int need_push(const struct lister *w, uint32_t item, const struct ptc_box *box)
+{
+	struct ptc_needs *to = w->to;
+
+	if (to->n >= w->most)
+		return PTC_ELIMIT;
+	if (!PTC_ROOM(to->v, to->n + 1, to->cap))
+		return ptc_nomem(w->err);
+	to->v[to->n++] = (struct ptc_need){ item, *box };
+	return 0;
+}
+
+/* One cursor per distinct cell, with its lowest rank. */
+static size_t open_cursors(const struct lister *w, struct cursor *c)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < w->nranks; i++) {
+		uint32_t cell = ptc_layout_cell(w->l, w->ranks[i]);
 		size_t k = 0;
 
-		while (k < *ret_n && c[k].cell != cell)
+		while (k < n && c[k].cell != cell)
 			k++;
-		if (k < *ret_n) {
-			c[k].rank = PTC_MIN(c[k].rank, ranks[i]);
-			continue;
-		}
-		c[k] = (struct cursor){ .cell = cell, .rank = ranks[i] };
-		rc = ptc_layout_rank(l, ranks[i], &c[k].regions, err);
-		*ret_n += !rc;
+		if (k < n)
+			c[k].rank = PTC_MIN(c[k].rank, w->ranks[i]);
+		else
+			c[n++] = (struct cursor){ .cell = cell, .rank = w->ranks[i] };
 	}
-	return rc;
+	return n;
+}
+
+/* Gives the cursor its regions of these items: made for it from rules, or borrowed from what was declared. */
+static int cursor_load(const struct lister *w, struct cursor *c, uint32_t first, uint32_t end)
+{
+	const struct ptc_rank_layout *all;
+	size_t lo, hi;
+
+	c->at = 0;
+	if (w->l->items) {
+		ptc_rank_layout_done(&c->regions);
+		return ptc_regions_of_rank(w->l, c->rank, first, end, &c->regions, w->err);
+	}
+	all = &w->l->cells[c->cell];
+	lo = PTC_SEARCH(struct ptc_region, item, all->regions, all->nregions, first);
+	hi = PTC_SEARCH(struct ptc_region, item, all->regions, all->nregions, end);
+	c->regions = (struct ptc_rank_layout){ all->regions + lo, hi - lo };
+	return 0;
 }
 
 /* Appends the byte boxes that cursor c has of its current item. */
-static int take_item(const struct ptc_layout *l, struct cursor *c, uint32_t item, struct ptc_holdings *h,
-		     struct ptc_error *err)
+static int take_item(const struct lister *w, struct cursor *c, uint32_t item, struct ptc_holdings *h)
 {
 	struct ptc_box bytes;
 
@@ -125,114 +164,121 @@ static int take_item(const struct ptc_layout *l, struct cursor *c, uint32_t item
 
 		if (r->padding)
 			continue;
-		rc = ptc_item_byte_box(ptc_layout_spec(l), item, &r->box, &bytes, err);
+		rc = ptc_item_byte_box(ptc_layout_spec(w->l), item, &r->box, &bytes, w->err);
 		if (rc)
 			return rc;
 		if (push(h, item, c->rank, &bytes))
-			return ptc_nomem(err);
+			return ptc_nomem(w->err);
 	}
 	return 0;
 }
 
-static int merge(const struct ptc_layout *l, struct cursor *c, size_t n, struct ptc_holdings *h, struct ptc_error *err)
+/* Lists the items that the cursors have. h: reused from item to item. */
+static int merge(const struct lister *w, struct cursor *c, size_t n, struct ptc_holdings *h)
 {
 	for (;;) {
 		uint32_t item = UINT32_MAX;
-		size_t mark = h->n;
+		int rc = 0;
 
 		for (size_t i = 0; i < n; i++)
 			if (c[i].at < c[i].regions.nregions)
 				item = PTC_MIN(item, c[i].regions.regions[c[i].at].item);
 		if (item == UINT32_MAX)
 			return 0;
-		for (size_t i = 0; i < n; i++) {
-			int rc = take_item(l, &c[i], item, h, err);
-
-			if (rc)
-				return rc;
-		}
-		if (ptc_holdings_finalize(h, mark))
-			return ptc_nomem(err);
+		h->n = 0;
+		for (size_t i = 0; i < n && !rc; i++)
+			rc = take_item(w, &c[i], item, h);
+		if (!rc && ptc_holdings_finalize(h, 0))
+			rc = ptc_nomem(w->err);
+		for (size_t i = 0; i < h->n && !rc; i++)
+			rc = need_push(w, item, &h->v[i].box);
+		if (rc)
+			return rc;
 	}
 }
 
-/* From the layout's pieces: those that some of these ranks hold. */
-static int take_pieces(const struct ptc_side *s, const uint32_t *low, struct ptc_holdings *h)
+static int list_regions(const struct lister *w, uint32_t first, uint32_t end)
 {
-	for (uint32_t item = 0; item < s->nitems; item++) {
-		const struct ptc_spread *spread = &s->spreads[s->item_spread[item]];
-		const struct ptc_pieces *p = &s->geometries[spread->geometry];
-		size_t mark = h->n;
+	struct cursor *c = ptc_calloc(w->nranks, sizeof *c);
+	struct ptc_holdings h = { 0 };
+	size_t n = c ? open_cursors(w, c) : 0;
+	int rc = c ? 0 : ptc_nomem(w->err);
 
-		for (size_t i = 0; i < p->n; i++) {
-			uint32_t rank = low[spread->sets[p->set[i]]];
-
-			if (rank != UINT32_MAX && push(h, item, rank, &p->box[i]))
-				return PTC_ENOMEM;
-		}
-		if (h->n > mark + 1)
-			qsort(h->v + mark, h->n - mark, sizeof *h->v, compare);
+	for (uint32_t at = first, to; at < end && !rc; at = to) {
+		to = at + PTC_MIN(end - at, CHUNK);
+		for (size_t i = 0; i < n && !rc; i++)
+			rc = cursor_load(w, &c[i], at, to);
+		if (!rc)
+			rc = merge(w, c, n, &h);
 	}
-	return 0;
-}
-
-static int holdings_of_side(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *h,
-			    struct ptc_error *err)
-{
-	const struct ptc_side *s = l->side;
-	bool *given = ptc_calloc(l->world, sizeof *given);
-	uint32_t *low = ptc_calloc(s->sets.n, sizeof *low); /* per set: the lowest of the ranks in it */
-	int rc = given && low ? 0 : PTC_ENOMEM;
-
-	for (size_t i = 0; i < nranks && !rc; i++)
-		given[ranks[i]] = true;
-	for (uint32_t k = 0; k < s->sets.n && !rc; k++) {
-		low[k] = UINT32_MAX;
-		for (size_t i = s->sets.first[k]; i < s->sets.first[k + 1] && low[k] == UINT32_MAX; i++)
-			if (given[s->sets.v[i]])
-				low[k] = s->sets.v[i];
-	}
-	if (!rc)
-		rc = take_pieces(s, low, h);
-	ptc_free(given);
-	ptc_free(low);
-	return rc ? ptc_error_set(err, rc, "layout: out of memory") : 0;
-}
-
-static int holdings_of_ranks(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *h,
-			     struct ptc_error *err)
-{
-	struct cursor *c = ptc_calloc(nranks, sizeof *c);
-	size_t n = 0;
-	int rc;
-
-	if (!c)
-		return ptc_nomem(err);
-	rc = open_cursors(l, ranks, nranks, c, &n, err);
-	if (!rc)
-		rc = merge(l, c, n, h, err);
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n && w->l->items; i++)
 		ptc_rank_layout_done(&c[i].regions);
+	ptc_holdings_done(&h);
 	ptc_free(c);
 	return rc;
 }
 
-/* The boxes that the given ranks hold together, by item, then first byte. Boxes of an item are disjoint. */
-static int holdings_of(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *ret,
-		       struct ptc_error *err)
-{
-	struct ptc_holdings h = { 0 };
-	int rc = l->side && (l->side->cut || !l->rank_cells) ? holdings_of_side(l, ranks, nranks, &h, err)
-							     : holdings_of_ranks(l, ranks, nranks, &h, err);
+/* ---- of the compressed form ---- */
 
-	if (rc) {
-		ptc_holdings_done(&h);
-		return rc;
+PTC_COMPARE(need_compare, struct ptc_need, ptc_box_order(&a->box, &b->box))
+
+/* The pieces of these items that some of the ranks hold. some: per set of ranks, whether some of them are in it. */
+static int take_pieces(const struct lister *w, const bool *some, uint32_t first, uint32_t end)
+{
+	const struct ptc_side *s = w->l->side;
+	struct ptc_needs *to = w->to;
+
+	for (uint32_t item = first; item < end; item++) {
+		const struct ptc_spread *spread = &s->spreads[s->item_spread[item]];
+		const struct ptc_pieces *p = &s->geometries[spread->geometry];
+		const size_t mark = to->n;
+
+		for (size_t i = 0; i < p->n; i++) {
+			int rc = some[spread->sets[p->set[i]]] ? need_push(w, item, &p->box[i]) : 0;
+
+			if (rc)
+				return rc;
+		}
+		if (to->n > mark + 1)
+			ptc_sort(to->v + mark, to->n - mark, sizeof *to->v, need_compare);
 	}
-	for (size_t i = 0; i < h.n; i++)
-		h.bytes += ptc_box_volume(&h.v[i].box);
-	*ret = h;
 	return 0;
+}
+
+static int list_pieces(const struct lister *w, uint32_t first, uint32_t end)
+{
+	const struct ptc_side *s = w->l->side;
+	bool *given = ptc_calloc(w->l->world, sizeof *given), *some = ptc_calloc(s->sets.n, sizeof *some);
+	int rc = given && some ? 0 : ptc_nomem(w->err);
+
+	for (size_t i = 0; i < w->nranks && !rc; i++)
+		given[w->ranks[i]] = true;
+	for (uint32_t k = 0; k < s->sets.n && !rc; k++)
+		for (size_t i = s->sets.first[k]; i < s->sets.first[k + 1] && !some[k]; i++)
+			some[k] = given[s->sets.v[i]];
+	if (!rc)
+		rc = take_pieces(w, some, first, end);
+	ptc_free(given);
+	ptc_free(some);
+	return rc;
+}
+
+int ptc_layout_ranks_needs(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, uint32_t first,
+			   uint32_t end, size_t most, struct ptc_needs *needs, struct ptc_error *err)
+{
+	const struct lister w = { .l = l, .ranks = ranks, .nranks = nranks, .most = most, .to = needs, .err = err };
+	const size_t mark = needs->n;
+	/* in buffers each rank has pieces of its own, so a node would go over very many that it lacks */
+	const bool pieces = l->side && (l->side->cut || !l->rank_cells || (l->items && !l->flats));
+	int rc = 0;
+
+	if (nranks && first < end)
+		rc = pieces ? list_pieces(&w, first, end) : list_regions(&w, first, end);
+	if (rc)
+		needs->n = mark;
+	for (size_t i = mark; i < needs->n; i++)
+		needs->bytes += ptc_box_volume(&needs->v[i].box);
+	return rc;
 }
 
 /* The ranks on a node, ascending; ptc_free it. */
@@ -251,8 +297,8 @@ static uint32_t *ranks_on(const struct ptc_allocation *a, uint32_t node, size_t 
 int ptc_layout_node_needs(const struct ptc_layout *l, const struct ptc_allocation *a, uint32_t node,
 			  struct ptc_needs *ret_needs, struct ptc_error *err)
 {
-	struct ptc_holdings h = { 0 };
 	struct ptc_needs needs = { 0 };
+	struct ptc_need *v;
 	uint32_t *ranks;
 	size_t n;
 	int rc;
@@ -263,20 +309,15 @@ int ptc_layout_node_needs(const struct ptc_layout *l, const struct ptc_allocatio
 	ranks = ranks_on(a, node, &n);
 	if (!ranks)
 		return ptc_nomem(err);
-	rc = holdings_of(l, ranks, n, &h, err);
+	rc = ptc_layout_ranks_needs(l, ranks, n, 0, (uint32_t)l->nitems, SIZE_MAX, &needs, err);
 	ptc_free(ranks);
-	if (rc)
-		return rc;
-	needs.v = ptc_calloc(h.n, sizeof *needs.v);
-	if (!needs.v) {
-		ptc_holdings_done(&h);
-		return ptc_nomem(err);
+	v = rc ? NULL : ptc_reallocarray(needs.v, PTC_MAX(needs.n, (size_t)1), sizeof *v);
+	if (!v) {
+		ptc_needs_done(&needs);
+		return rc ? rc : ptc_nomem(err);
 	}
-	for (size_t i = 0; i < h.n; i++)
-		needs.v[i] = (struct ptc_need){ h.v[i].item, h.v[i].box };
-	needs.n = h.n;
-	needs.bytes = h.bytes;
-	ptc_holdings_done(&h);
+	needs.v = v; /* no more than there are: they are kept for long */
+	needs.cap = needs.n;
 	*ret_needs = needs;
 	return 0;
 }

@@ -18,21 +18,31 @@ void ptc_rank_layout_done(struct ptc_rank_layout *r)
 	*r = (struct ptc_rank_layout){ 0 };
 }
 
+#define KEPT_PIECES 16384 /* of rules without buffers: 2.5 MiB */
+
+static size_t pieces_of(const struct ptc_side *s)
+{
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < s->ngeometries; i++)
+		n += s->geometries[i].n;
+	return n;
+}
+
 int ptc_layout_finalize(struct ptc_layout *l, struct ptc_error *err)
 {
-	struct ptc_side *side;
-	int rc;
+	struct ptc_side *side = ptc_calloc(1, sizeof *side);
+	int rc = side ? ptc_side_init(side, l, l->spec, err) : ptc_nomem(err);
 
-	if (l->items && !l->flats) /* rules without buffers give equal or disjoint boxes */
-		return 0;
-	side = ptc_calloc(1, sizeof *side);
-	if (!side)
-		return ptc_nomem(err);
-	rc = ptc_side_init(side, l, l->spec, err);
-	if (!rc && (side->cut || l->items)) { /* of buffers it is large, and plans want it too */
+	/* Rules without buffers give equal or disjoint boxes, so it is not needed; but mostly few of many tensors
+	 * differ in shape, and then needs and plans come much quicker from it. Of buffers it is large, and plans want
+	 * it too. */
+	if (!rc && (side->cut || l->flats || (l->items && pieces_of(side) <= KEPT_PIECES))) {
 		l->side = side;
 		return 0;
 	}
+	if (!side)
+		return rc;
 	ptc_side_done(side);
 	ptc_free(side);
 	return rc;
@@ -181,7 +191,7 @@ int ptc_layout_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_l
 	const struct ptc_rank_layout *cell;
 
 	if (l->items)
-		return ptc_regions_of_rank(l, rank, ret, err);
+		return ptc_regions_of_rank(l, rank, 0, (uint32_t)l->nitems, ret, err);
 	cell = &l->cells[l->rank_cells[rank]];
 	return copy_regions(cell->regions, cell->nregions, ret, err);
 }

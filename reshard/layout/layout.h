@@ -78,11 +78,16 @@ struct ptc_need {
 };
 struct ptc_needs {
 	struct ptc_need *v;
-	size_t n;
+	size_t n, cap;
 	int64_t bytes;
 };
 int ptc_layout_node_needs(const struct ptc_layout *l, const struct ptc_allocation *a, uint32_t node,
 			  struct ptc_needs *ret_needs, struct ptc_error *err);
+/* Appends the boxes that these ranks hold together, of the items from `first` to end - 1, in the same order.
+ * PTC_ELIMIT, without a line in err: *needs would then have more than `most` boxes. After a failure it has those that
+ * it had. */
+int ptc_layout_ranks_needs(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, uint32_t first,
+			   uint32_t end, size_t most, struct ptc_needs *needs, struct ptc_error *err);
 void ptc_needs_done(struct ptc_needs *n);
 
 /* Bytes of an item that no usable node has any more, and the nodes that had them (at most the first PTC_LOST_NODES). */

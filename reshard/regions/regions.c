@@ -119,7 +119,8 @@ static int build_item(struct ptc_cutter *b, uint32_t item, const uint32_t at[PTC
 	return b->range.n ? emit_pieces(b, &local, b->range.v, b->range.n, first) : 0;
 }
 
-int ptc_regions_of_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_layout *ret, struct ptc_error *err)
+int ptc_regions_of_rank(const struct ptc_layout *l, uint32_t rank, uint32_t first, uint32_t end,
+			struct ptc_rank_layout *ret, struct ptc_error *err)
 {
 	struct ptc_cutter b = { .l = l, .err = err };
 	uint32_t at[2][PTC_WAYS], pp = ptc_config_coords(&l->config, rank).pp;
@@ -128,7 +129,7 @@ int ptc_regions_of_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_ra
 
 	ptc_regions_indices(l, rank, false, at[0]);
 	ptc_regions_indices(l, rank, true, at[1]);
-	for (uint32_t item = 0; item < l->nitems && !rc; item++)
+	for (uint32_t item = first; item < end && !rc; item++)
 		if (ptc_regions_is_at(l, item, pp, at[1][PTC_AXIS_EP]))
 			rc = build_item(&b, item, at[ptc_rule_is_expert(l->items[item].rule)]);
 	ptc_cutter_done(&b);

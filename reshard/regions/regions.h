@@ -48,9 +48,9 @@ struct ptc_layout {
 	uint32_t ncells;
 	uint32_t *rank_cells; /* per rank: its cell; ranks that hold the same regions share one */
 	uint32_t *cell_ranks; /* per cell: the lowest of its ranks; NULL when declared */
-	/* The layout in compressed form, kept where it is needed often: for buffers, and where boxes of ranks overlap
-	 * and are not equal. Then all boxes are cut so that any two nodes' boxes are equal or disjoint. Otherwise NULL.
-	 */
+	/* The layout in compressed form, kept where it is needed often: for rules, unless it is large, and where boxes
+	 * of ranks overlap and are not equal. Then all boxes are cut so that any two nodes' boxes are equal or
+	 * disjoint. Otherwise NULL. */
 	struct ptc_side *side;
 	/* for declared layouts (declared.c) */
 	struct ptc_rank_layout *cells;  /* per cell */
@@ -59,9 +59,10 @@ struct ptc_layout {
 /* Prepares a layout that has spec, config and world: its items with their rules and stages, and its cells. On failure,
  * ptc_layout_free frees all that was allocated. */
 int ptc_regions_prepare(struct ptc_layout *l, struct ptc_error *err);
-/* The regions of one rank, by item, then row-major; the caller frees ret->regions. Reads l's items and changes nothing.
- * l may have any number of items, in any order, or none. */
-int ptc_regions_of_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_layout *ret, struct ptc_error *err);
+/* The regions of one rank, of the items from `first` to end - 1, by item, then row-major; the caller frees
+ * ret->regions. Reads l's items and changes nothing. l may have any number of items, in any order, or none. */
+int ptc_regions_of_rank(const struct ptc_layout *l, uint32_t rank, uint32_t first, uint32_t end,
+			struct ptc_rank_layout *ret, struct ptc_error *err);
 /* ptc_layout_local_shape for a layout made from rules. */
 bool ptc_regions_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
 /* Ranks that hold the same region of an item have the same part. Parts are numbered from 0; there are

@@ -17,6 +17,7 @@
 #define PTC_AGENT_GEOMETRIES     8          /* geometries' shapes (geometry_shape.h) kept between calls */
 #define PTC_AGENT_FILL_BOXES     (1u << 16) /* missing boxes kept from Prepare to Pull, of a job: 9 MiB of work */
 #define PTC_AGENT_REPLICAS_KEPT  (1u << 17) /* boxes of all nodes kept with a geometry's shape: 19 MiB of work */
+#define PTC_AGENT_MERGE_BOXES    (1u << 14) /* boxes, and items, of a window of a merge of digests: 3 MiB of work */
 #define PTC_AGENT_PLAN_MOVES     (1u << 16) /* of a plan kept with a geometry's shape: 11 MiB of work */
 #define PTC_AGENT_BEAT_MS        1000       /* how often a call about ranks says that it goes on */
 #define PTC_AGENT_RENDEZVOUS     16         /* calls that may wait for a key; further ones have to ask again */

@@ -160,14 +160,13 @@ int ptc_scatter_write(struct ptc_scatter *s, uint32_t item, uint64_t offset, con
 		      struct ptc_error *err)
 {
 	const struct ptc_item_range range = { item, offset, len };
-	const struct ptc_replica *replicas;
+	struct ptc_item_replicas replicas = { 0 };
 	struct ptc_staging *scratch = NULL;
 	struct ptc_boxes boxes = { 0 };
 	int64_t shape[PTC_MAX_DIMS];
 	const uint8_t *at = data;
 	struct ptc_box cut;
 	uint32_t ndim;
-	size_t n;
 	int rc = ptc_geometry_shape(s->to, item, &ndim, shape, err);
 
 	rc = rc || !len ? rc : ptc_item_range_check(s->to, &range, err);
@@ -176,15 +175,16 @@ int ptc_scatter_write(struct ptc_scatter *s, uint32_t item, uint64_t offset, con
 	if (ptc_box_from_range(ndim, shape, (int64_t)offset, (int64_t)len, &boxes))
 		rc = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a range");
 	if (rc == 0)
-		rc = ptc_geometry_replicas(s->to, item, &replicas, &n, err);
+		rc = ptc_geometry_replicas(s->to, item, &replicas, err);
 	for (size_t i = 0; !rc && i < boxes.n; i++) {
 		const struct ptc_store_box box = { item, boxes.v[i] };
 
-		for (size_t k = 0; !rc && k < n; k++)
-			if (ptc_box_intersect(&replicas[k].box, &box.box, &cut))
-				rc = cut_give(s, replicas[k].node, &box, at, &cut, &scratch, err);
+		for (size_t k = 0; !rc && k < replicas.n; k++)
+			if (ptc_box_intersect(&replicas.v[k].box, &box.box, &cut))
+				rc = cut_give(s, replicas.v[k].node, &box, at, &cut, &scratch, err);
 		at += ptc_box_volume(&box.box);
 	}
+	ptc_item_replicas_done(&replicas);
 	ptc_staging_release(scratch);
 	ptc_boxes_done(&boxes);
 	return rc;

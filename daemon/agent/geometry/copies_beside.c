@@ -68,17 +68,37 @@ static int make(struct ptc_geometry *g, const Ptc__V1__Copies *c, struct ptc_err
 	return rc;
 }
 
+static int ranks_by_node(struct ptc_geometry *g, struct ptc_error *err)
+{
+	const struct ptc_allocation *a = &g->copied_at;
+	uint32_t *next;
+
+	g->node_first = ptc_calloc(g->nnodes + 2, sizeof *g->node_first);
+	g->node_ranks = ptc_calloc(a->world, sizeof *g->node_ranks);
+	if (!g->node_first || !g->node_ranks)
+		return ptc_nomem(err);
+	next = g->node_first + 1; /* at the end next[n] is where node n + 1 begins */
+	for (uint32_t r = 0; r < a->world; r++)
+		next[a->ranks[r].node + 1]++;
+	for (size_t n = 0; n < g->nnodes; n++)
+		next[n + 1] += next[n];
+	for (uint32_t r = 0; r < a->world; r++)
+		g->node_ranks[next[a->ranks[r].node]++] = r;
+	return 0;
+}
+
 int ptc_geometry_copies(struct ptc_geometry *g, const Ptc__V1__Generation *which, struct ptc_error *err)
 {
 	const Ptc__V1__Copies *c = which->copies;
-	int rc;
+	int rc = 0;
 
 	g->copied = g->layout;
 	g->copied_at = g->allocation;
-	if (!c || !c->n_keepers)
-		return 0;
-	rc = check(g, c, err);
-	return rc ? rc : make(g, c, err);
+	if (c && c->n_keepers)
+		rc = check(g, c, err);
+	if (!rc && c && c->n_keepers)
+		rc = make(g, c, err);
+	return rc ? rc : ranks_by_node(g, err);
 }
 
 void ptc_geometry_copies_done(struct ptc_geometry *g)
@@ -86,7 +106,10 @@ void ptc_geometry_copies_done(struct ptc_geometry *g)
 	if (g->copied_at.ranks != g->allocation.ranks)
 		ptc_allocation_done(&g->copied_at);
 	ptc_layout_free(g->own_copied);
+	ptc_free(g->node_first);
+	ptc_free(g->node_ranks);
 	ptc_free(g->snapshots);
+	g->node_first = g->node_ranks = NULL;
 	g->snapshots = NULL;
 	g->own_copied = NULL;
 }

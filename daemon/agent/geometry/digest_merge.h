@@ -13,6 +13,9 @@ int ptc_digests_add(struct ptc_digests *d, uint32_t node, const uint32_t *need_i
 /* Says that this node has no table of the state, although the geometry says that it has one. Other nodes may hold all
  * of the state. */
 void ptc_digests_leave_out(struct ptc_digests *d, uint32_t node);
+/* For tests. The merge goes over windows of at most so many items. A window has at most so many boxes, unless one item
+ * has more; the memory for them is reserved before the first window. */
+void ptc_digests_bound(struct ptc_digests *d, size_t boxes, uint32_t items);
 /* ret_items: a digest for each item, in the order of the spec. expected: the digests to compare with, for each item, or
  * NULL. PTC_EDIGEST: digests differ; the line names the tensor. PTC_ESTATE: digests are missing. */
 int ptc_digests_merge(struct ptc_digests *d, const uint64_t *expected, uint64_t *ret_items, struct ptc_error *err);

@@ -336,3 +336,17 @@ int ptc_geometry_name_error(const struct ptc_geometry *g, struct ptc_error *err)
 	return ptc_error_set(err, err->code, "tensor \"%.400s\"%.600s",
 			     ptc_geometry_item_name(g, item, name, sizeof name), text);
 }
+
+void ptc_agent_memory_short(const struct ptc_agent *agent, int rc, struct ptc_error *err)
+{
+	struct ptc_alloc_refusal r;
+	char numbers[120] = "";
+
+	if (rc != PTC_ENOMEM || !agent->env.work_bytes || (err && strstr(err->text, "memory.work")))
+		return;
+	if (ptc_alloc_refused(&r) && err && !strstr(err->text, "more bytes are needed"))
+		snprintf(numbers, sizeof numbers, " (%llu more bytes are needed, %llu of %llu are free)",
+			 (unsigned long long)r.size, (unsigned long long)r.free, (unsigned long long)r.limit);
+	ptc_error_wrap(err, "node %s: this job needs more than the memory.work of %llu bytes, raise it%s", agent->node,
+		       (unsigned long long)agent->env.work_bytes, numbers);
+}

@@ -28,6 +28,8 @@ struct ptc_geometry {
 	const struct ptc_layout *copied;
 	struct ptc_allocation copied_at;
 	struct ptc_layout *own_copied;
+	/* copied_at by node: the ranks of node n are node_ranks[node_first[n]] to node_ranks[node_first[n + 1] - 1] */
+	uint32_t *node_first, *node_ranks;
 	uint64_t *snapshots; /* per node: the snapshot number of its table; NULL: `snapshot` for all nodes */
 	char **nodes, **addresses;
 	size_t nnodes;
@@ -56,21 +58,21 @@ struct ptc_replica {
 	uint32_t item, node;
 	struct ptc_box box;
 };
-/* Gives the boxes of an item on all nodes, borrowed from g. */
-int ptc_geometry_replicas(const struct ptc_geometry *g, uint32_t item, const struct ptc_replica **ret, size_t *ret_n,
-			  struct ptc_error *err);
-/* The boxes of all nodes. Those of an item are v[first[item]] to v[first[item + 1] - 1], by node. The entries of one
- * node, in the order of v, are the node's needs in the order of ptc_needs. */
-struct ptc_replicas {
-	struct ptc_replica *v;
-	size_t *first;  /* items + 1 */
-	size_t *counts; /* of each node's boxes */
+/* The boxes of an item on all nodes, by node, then first byte. */
+struct ptc_item_replicas {
+	const struct ptc_replica *v; /* borrowed from the geometry, or `own` */
+	size_t n;
+	struct ptc_replica *own;
 };
-struct ptc_replicas *ptc_replicas_free(struct ptc_replicas *r); /* NULL ok */
-/* Gives them as *ret, borrowed from g. *ret_own NULL: g keeps them. Otherwise they are too many to be kept, and
- * *ret_own is the caller's, to be freed when *ret is not used any more. */
-int ptc_geometry_replicas_all(const struct ptc_geometry *g, const struct ptc_replicas **ret,
-			      struct ptc_replicas **ret_own, struct ptc_error *err);
+/* If all items together have more than PTC_AGENT_REPLICAS_KEPT boxes, they are listed anew for each call, and *ret owns
+ * them. Else the shape keeps them. */
+int ptc_geometry_replicas(const struct ptc_geometry *g, uint32_t item, struct ptc_item_replicas *ret,
+			  struct ptc_error *err);
+void ptc_item_replicas_done(struct ptc_item_replicas *r); /* a zeroed one is fine */
+/* Appends the boxes of a node, with those beside the layout, of the items from `first` to end - 1. Fails as
+ * ptc_layout_ranks_needs. */
+int ptc_geometry_boxes(const struct ptc_geometry *g, uint32_t node, uint32_t first, uint32_t end, size_t most,
+		       struct ptc_needs *needs, struct ptc_error *err);
 /* Gives the index of a node's name in g->nodes. PTC_EINVAL: g does not have the node. */
 int ptc_geometry_node(const struct ptc_geometry *g, const char *name, uint32_t *ret_node, struct ptc_error *err);
 /* Gives the shape of an item in bytes. PTC_EINVAL: there is no such item. */
@@ -88,6 +90,9 @@ void ptc_geometry_copies_done(struct ptc_geometry *g);
 const char *ptc_geometry_item_name(const struct ptc_geometry *g, uint32_t item, char *buf, size_t size);
 /* Puts the tensor's name in place of "item N", with which an error of the store begins. Returns err's code. */
 int ptc_geometry_name_error(const struct ptc_geometry *g, struct ptc_error *err);
+
+/* If rc is PTC_ENOMEM, puts this node's name and its memory.work before the line, unless a node has done so. */
+void ptc_agent_memory_short(const struct ptc_agent *agent, int rc, struct ptc_error *err);
 
 /* The boxes of this node, borrowed from g. copies: with those that are beside the layout. PTC_EINVAL: g does not have
  * this node. */

@@ -14,136 +14,131 @@
 
 #include <string.h>
 
-struct node_needs {
-	struct ptc_needs *v; /* per node of the geometry */
-	size_t total;
-};
+/* ---- the boxes of all nodes ---- */
 
-static int needs_of_all(const struct ptc_geometry *g, struct node_needs *ret, struct ptc_error *err)
+int ptc_geometry_boxes(const struct ptc_geometry *g, uint32_t node, uint32_t first, uint32_t end, size_t most,
+		       struct ptc_needs *needs, struct ptc_error *err)
 {
-	bool *used = ptc_calloc(g->nnodes, sizeof *used);
-	int rc = 0;
+	const uint32_t *ranks = g->node_ranks + g->node_first[node];
 
-	ret->v = ptc_calloc(g->nnodes, sizeof *ret->v);
-	if (!used || !ret->v)
-		rc = ptc_nomem(err);
-	for (uint32_t i = 0; !rc && i < g->copied_at.world; i++)
-		used[g->copied_at.ranks[i].node] = true;
-	for (uint32_t i = 0; !rc && i < g->nnodes; i++) {
-		if (!used[i])
-			continue;
-		rc = ptc_layout_node_needs(g->copied, &g->copied_at, i, &ret->v[i], err);
-		ret->total += rc ? 0 : ret->v[i].n;
-	}
-	ptc_free(used);
-	return rc;
+	return ptc_layout_ranks_needs(g->copied, ranks, g->node_first[node + 1] - g->node_first[node], first, end, most,
+				      needs, err);
 }
 
-struct ptc_replicas *ptc_replicas_free(struct ptc_replicas *r)
+static struct ptc_replicas *replicas_free(struct ptc_replicas *r)
 {
 	if (!r)
 		return NULL;
 	ptc_free(r->v);
 	ptc_free(r->first);
-	ptc_free(r->counts);
 	ptc_free(r);
 	return NULL;
 }
 
-/* Puts every node's boxes where they belong. A node's boxes come by item, so their order stays. */
-static int replicas_sort(struct ptc_replicas *r, const struct ptc_geometry *g, const struct node_needs *all,
-			 struct ptc_error *err)
+/* The boxes of these items on all nodes, one node after the other: those of node n end at ends[n]. */
+static int list_all(const struct ptc_geometry *g, uint32_t first, uint32_t end, size_t most, struct ptc_needs *ret,
+		    size_t *ends, struct ptc_error *err)
 {
-	size_t items = ptc_spec_items(g->spec), *first = ptc_calloc(items + 2, sizeof *first);
+	int rc = 0;
+
+	for (uint32_t n = 0; n < g->nnodes && !rc; n++) {
+		rc = ptc_geometry_boxes(g, n, first, end, most, ret, err);
+		ends[n] = ret->n;
+	}
+	return rc;
+}
+
+/* Puts every node's boxes where they belong. A node's boxes come by item, so their order stays. */
+static int replicas_sort(struct ptc_replicas *r, const struct ptc_geometry *g, const struct ptc_needs *all,
+			 const size_t *ends, struct ptc_error *err)
+{
+	size_t items = ptc_spec_items(g->spec), *first = ptc_calloc(items + 2, sizeof *first), k = 0;
 
 	r->first = first;
-	r->v = ptc_reallocarray(NULL, all->total ? all->total : 1, sizeof *r->v);
-	r->counts = ptc_calloc(g->nnodes, sizeof *r->counts);
-	if (!first || !r->v || !r->counts)
+	r->v = ptc_reallocarray(NULL, all->n ? all->n : 1, sizeof *r->v);
+	if (!first || !r->v)
 		return ptc_nomem(err);
-	for (size_t i = 0; i < g->nnodes; i++)
-		for (size_t k = 0; k < all->v[i].n; k++) {
-			if (ptc_fails(!k || all->v[i].v[k].item >= all->v[i].v[k - 1].item))
-				return ptc_error_set(err, PTC_EINTERNAL, "internal error: boxes are not by item");
-			first[all->v[i].v[k].item + 2]++;
-		}
+	for (size_t i = 0; i < all->n; i++)
+		first[all->v[i].item + 2]++;
 	for (size_t i = 2; i < items + 2; i++)
 		first[i] += first[i - 1];
 	/* first[item + 1] is where the next one of item goes; at the end it is where item + 1 begins. */
-	for (uint32_t i = 0; i < g->nnodes; i++) {
-		r->counts[i] = all->v[i].n;
-		for (size_t k = 0; k < all->v[i].n; k++) {
-			const struct ptc_need *need = &all->v[i].v[k];
-
-			r->v[first[need->item + 1]++] = (struct ptc_replica){ need->item, i, need->box };
-		}
-	}
+	for (uint32_t n = 0; n < g->nnodes; n++)
+		for (; k < ends[n]; k++)
+			r->v[first[all->v[k].item + 1]++] = (struct ptc_replica){ all->v[k].item, n, all->v[k].box };
 	return 0;
 }
 
-static int replicas_build(const struct ptc_geometry *g, struct ptc_replicas **ret, size_t *ret_total,
-			  struct ptc_error *err)
+/* PTC_ELIMIT: they are too many to be kept. */
+static int replicas_build(const struct ptc_geometry *g, struct ptc_replicas **ret, struct ptc_error *err)
 {
-	struct node_needs all = { 0 };
 	struct ptc_replicas *r = ptc_calloc(1, sizeof *r);
-	int rc = r ? needs_of_all(g, &all, err) : ptc_nomem(err);
+	size_t *ends = ptc_calloc(g->nnodes, sizeof *ends);
+	struct ptc_needs all = { 0 };
+	int rc = r && ends ? 0 : ptc_nomem(err);
 
-	if (rc == 0)
-		rc = replicas_sort(r, g, &all, err);
-	for (size_t i = 0; all.v && i < g->nnodes; i++)
-		ptc_needs_done(&all.v[i]);
-	ptc_free(all.v);
+	if (!rc)
+		rc = list_all(g, 0, (uint32_t)ptc_spec_items(g->spec), PTC_AGENT_REPLICAS_KEPT, &all, ends, err);
+	if (!rc)
+		rc = replicas_sort(r, g, &all, ends, err);
+	ptc_needs_done(&all);
+	ptc_free(ends);
 	if (rc) {
-		ptc_replicas_free(r);
+		replicas_free(r);
 		return rc;
 	}
 	*ret = r;
-	*ret_total = all.total;
 	return 0;
 }
 
-int ptc_geometry_replicas(const struct ptc_geometry *g, uint32_t item, const struct ptc_replica **ret, size_t *ret_n,
+static int replicas_of_item(const struct ptc_geometry *g, uint32_t item, struct ptc_item_replicas *ret,
+			    struct ptc_error *err)
+{
+	size_t *ends = ptc_calloc(g->nnodes, sizeof *ends), k = 0;
+	struct ptc_needs all = { 0 };
+	int rc = ends ? list_all(g, item, item + 1, SIZE_MAX, &all, ends, err) : ptc_nomem(err);
+	struct ptc_replica *v = rc ? NULL : ptc_reallocarray(NULL, all.n ? all.n : 1, sizeof *v);
+
+	if (!rc && !v)
+		rc = ptc_nomem(err);
+	for (uint32_t n = 0; n < g->nnodes && !rc; n++)
+		for (; k < ends[n]; k++)
+			v[k] = (struct ptc_replica){ item, n, all.v[k].box };
+	if (!rc)
+		*ret = (struct ptc_item_replicas){ v, all.n, v };
+	ptc_needs_done(&all);
+	ptc_free(ends);
+	return rc;
+}
+
+int ptc_geometry_replicas(const struct ptc_geometry *g, uint32_t item, struct ptc_item_replicas *ret,
 			  struct ptc_error *err)
 {
 	struct ptc_geometry_shape *h = g->shape;
-	size_t total;
+	const struct ptc_replicas *r;
 	int rc = 0;
 
 	if (item >= ptc_spec_items(g->spec))
 		return ptc_error_set(err, PTC_EINVAL, "there is no item %u; the job has %zu items", item,
 				     ptc_spec_items(g->spec));
 	pthread_mutex_lock(&h->lock);
-	if (!h->replicas)
-		rc = replicas_build(&h->g, &h->replicas, &total, err);
+	if (!h->replicas && !h->too_many)
+		rc = replicas_build(&h->g, &h->replicas, err);
+	h->too_many = h->too_many || rc == PTC_ELIMIT;
+	r = h->replicas;
 	pthread_mutex_unlock(&h->lock);
-	if (rc)
+	if (rc && rc != PTC_ELIMIT && rc != PTC_ENOMEM)
 		return rc;
-	*ret = h->replicas->v + h->replicas->first[item];
-	*ret_n = h->replicas->first[item + 1] - h->replicas->first[item];
+	if (!r) /* those of one item may fit where all do not */
+		return replicas_of_item(g, item, ret, err);
+	*ret = (struct ptc_item_replicas){ r->v + r->first[item], r->first[item + 1] - r->first[item], NULL };
 	return 0;
 }
 
-int ptc_geometry_replicas_all(const struct ptc_geometry *g, const struct ptc_replicas **ret,
-			      struct ptc_replicas **ret_own, struct ptc_error *err)
+void ptc_item_replicas_done(struct ptc_item_replicas *r)
 {
-	struct ptc_geometry_shape *h = g->shape;
-	struct ptc_replicas *made = NULL;
-	size_t total = 0;
-	int rc = 0;
-
-	pthread_mutex_lock(&h->lock);
-	if (!h->replicas)
-		rc = replicas_build(&h->g, &made, &total, err);
-	if (!rc && made && total <= PTC_AGENT_REPLICAS_KEPT) {
-		h->replicas = made;
-		made = NULL;
-	}
-	if (!rc) {
-		*ret = made ? made : h->replicas;
-		*ret_own = made;
-	}
-	pthread_mutex_unlock(&h->lock);
-	return rc;
+	ptc_free(r->own);
+	*r = (struct ptc_item_replicas){ 0 };
 }
 
 /* ---- this node's boxes ---- */
@@ -290,7 +285,7 @@ static void drop(struct ptc_cached *cached)
 
 	ptc_needs_done(&h->needs[0].needs);
 	ptc_needs_done(&h->needs[1].needs);
-	ptc_replicas_free(h->replicas);
+	replicas_free(h->replicas);
 	ptc_plan_free(h->into);
 	ptc_geometry_own_done(&h->g);
 	pthread_mutex_destroy(&h->lock);

@@ -5,19 +5,27 @@
  * Prepare, Pull) compute these once; a switch back to the generation before finds them, too.
  *
  * The agent keeps the PTC_AGENT_GEOMETRIES shapes that were used last. Their memory comes from memory.work, as all of
- * the heap does: 150 bytes for each box of this node, and as much for each box of all nodes where somebody asked for
- * replicas. Any thread. Failure modes: those of geometry.c for a new shape, and memory. */
+ * the heap does: 140 bytes for each box of this node, and 150 for each box of all nodes where somebody asked for
+ * replicas and there are at most PTC_AGENT_REPLICAS_KEPT. Any thread. Failure modes: those of geometry.c for a new
+ * shape, and memory. */
 #pragma once
 
 #include "daemon/agent/geometry/geometry.h"
 
 #include <pthread.h>
 
+/* The boxes of all nodes. Those of an item are v[first[item]] to v[first[item + 1] - 1], by node. */
+struct ptc_replicas {
+	struct ptc_replica *v;
+	size_t *first; /* items + 1 */
+};
+
 struct ptc_geometry_shape {
 	struct ptc_cached cached;
 	struct ptc_geometry g; /* owns what geometries of this shape borrow; its numbers are those of the first one */
 	pthread_mutex_t lock;  /* of all below */
 	struct ptc_replicas *replicas; /* NULL until built */
+	bool too_many;                 /* more of them than are kept */
 	struct needs_here {
 		bool made;
 		struct ptc_needs needs;

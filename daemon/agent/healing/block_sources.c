@@ -136,15 +136,16 @@ static int part_cover(struct ptc_block_source *s, size_t part, uint32_t first, s
 {
 	const struct ptc_part want = { .item = s->parts[part].item, .to = part, .box = s->parts[part].box };
 	bool *usable = ptc_calloc(s->g->nnodes + 1, sizeof *usable);
-	const struct ptc_replica *replicas;
-	size_t n, before = out->n;
-	int rc = usable ? ptc_geometry_replicas(s->g, want.item, &replicas, &n, &s->why) : PTC_ENOMEM;
+	struct ptc_item_replicas replicas = { 0 };
+	size_t before = out->n;
+	int rc = usable ? ptc_geometry_replicas(s->g, want.item, &replicas, &s->why) : PTC_ENOMEM;
 
 	for (size_t i = 0; !rc && i < s->g->nnodes; i++)
 		usable[i] = s->usable[i] && !s->damaged[part * s->g->nnodes + i];
 	s->whole[part] = false;
 	if (rc == 0)
-		rc = ptc_parts_cover(&want, replicas, n, usable, first, 0, out, &s->whole[part], &s->why);
+		rc = ptc_parts_cover(&want, replicas.v, replicas.n, usable, first, 0, out, &s->whole[part], &s->why);
+	ptc_item_replicas_done(&replicas);
 	ptc_free(usable);
 	if (rc || !s->whole[part]) {
 		s->whole[part] = false;
@@ -323,9 +324,8 @@ static int digest_remote(struct digesting *d, uint32_t item, const struct ptc_bo
 {
 	struct ptc_part want = { .item = item };
 	struct ptc_boxes todo = { 0 };
-	const struct ptc_replica *replicas;
-	size_t n;
-	int rc = ptc_geometry_replicas(d->s->g, item, &replicas, &n, err);
+	struct ptc_item_replicas replicas = { 0 };
+	int rc = ptc_geometry_replicas(d->s->g, item, &replicas, err);
 
 	if (rc == 0)
 		rc = ptc_boxes_push(&todo, box);
@@ -334,7 +334,7 @@ static int digest_remote(struct digesting *d, uint32_t item, const struct ptc_bo
 		bool all = false;
 
 		want.box = todo.v[--todo.n];
-		rc = ptc_parts_cover(&want, replicas, n, d->s->usable, UINT32_MAX, 0, &parts, &all, err);
+		rc = ptc_parts_cover(&want, replicas.v, replicas.n, d->s->usable, UINT32_MAX, 0, &parts, &all, err);
 		if (!rc && !all)
 			rc = ptc_error_set(err, PTC_EPEER, "no other node has all of the tensor to compare its digest");
 		for (size_t i = 0; !rc && i < parts.n; i++) {
@@ -346,6 +346,7 @@ static int digest_remote(struct digesting *d, uint32_t item, const struct ptc_bo
 		}
 		ptc_parts_done(&parts);
 	}
+	ptc_item_replicas_done(&replicas);
 	ptc_boxes_done(&todo);
 	return rc;
 }

@@ -237,9 +237,7 @@ int ptc_agent_on_prepare(void *arg, struct ptc_rpc_call *call, struct ptc_error 
 				     &op, err);
 	if (!rc) {
 		rc = prepare(&op, req, call, err);
-		if (rc == PTC_ENOMEM && agent->env.work_bytes)
-			ptc_error_wrap(err, "node %s: this job needs more than the memory.work of %llu bytes, raise it",
-				       agent->node, (unsigned long long)agent->env.work_bytes);
+		ptc_agent_memory_short(agent, rc, err);
 		ptc_agent_leave(&op);
 	}
 	ptc_pb_free(msg);

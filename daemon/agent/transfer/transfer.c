@@ -63,13 +63,13 @@ int ptc_transfer_cover(struct ptc_transfer *t, uint32_t item, size_t to, const s
 {
 	const struct ptc_part want = { .item = item, .to = to, .box = *box };
 	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
-	const struct ptc_replica *replicas;
+	struct ptc_item_replicas replicas = { 0 };
 	bool all;
-	size_t n;
-	int rc = ptc_geometry_replicas(t->g, item, &replicas, &n, err);
+	int rc = ptc_geometry_replicas(t->g, item, &replicas, err);
 
 	if (rc == 0)
-		rc = ptc_parts_cover(&want, replicas, n, t->usable, prefer, first, &t->parts, &all, err);
+		rc = ptc_parts_cover(&want, replicas.v, replicas.n, t->usable, prefer, first, &t->parts, &all, err);
+	ptc_item_replicas_done(&replicas);
 	if (rc || all)
 		return rc;
 	return ptc_error_set(err, t->why.code == PTC_ECORRUPT ? PTC_ECORRUPT : PTC_EPEER,
