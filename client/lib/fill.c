@@ -6,6 +6,7 @@
  * Failure modes: if bytes cannot be read or written, our thread says so; ptcd then writes them itself, or names what is
  * wrong with that memory. A request of another generation is ignored. */
 #include "client/lib/link.h"
+#include "client/lib/copy/past_caches.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -97,7 +98,7 @@ static int map_file(ptc_client *c, int fd)
 	return 0;
 }
 
-/* Out of the mapping, at the rate of memcpy. The first and the last byte go through the kernel, which says so if that
+/* Out of the mapping, past the caches. The first and the last byte go through the kernel, which says so if that
  * memory is not there, or not to be written. */
 static int copy_rows(ptc_client *c, int fd, const struct ptc_local_rows *r)
 {
@@ -111,8 +112,8 @@ static int copy_rows(ptc_client *c, int fd, const struct ptc_local_rows *r)
 	if (rc == 0)
 		rc = read_row(fd, r->address + there, r->offset + here, 1);
 	for (uint64_t i = 0; !rc && i < r->count; i++)
-		memcpy((void *)(uintptr_t)(r->address + i * r->address_step),
-		       c->filled.map + r->offset + i * r->offset_step, r->bytes);
+		ptc_past_caches_copy((void *)(uintptr_t)(r->address + i * r->address_step),
+				     c->filled.map + r->offset + i * r->offset_step, r->bytes);
 	return rc;
 }
 
@@ -156,6 +157,7 @@ static int read_rows(ptc_client *c, int fd, struct ptc_local_fill *f)
 		for (uint64_t i = 0; call && !rc && i < r.count; i++)
 			rc = read_row(fd, r.address + i * r.address_step, r.offset + i * r.offset_step, r.bytes);
 	}
+	ptc_past_caches_end();
 	return rc;
 }
 

@@ -4,6 +4,7 @@
  * copies the declared memory first. Failure modes: the program refuses the stop (the switch fails, and training goes
  * on); steps are out of order (INVALID, nothing published); the client has ended (`fatal`). */
 #include "client/lib/internal.h"
+#include "client/lib/copy/past_caches.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -67,7 +68,7 @@ static void copy_box(const struct tensor *t, const struct ptc_local_box *b, uint
 
 		for (d = 0; d < outer; d++)
 			at += (uint64_t)(index[d] * b->stride[d]);
-		memcpy(to + at, memory(b->address + at), run);
+		ptc_past_caches_copy(to + at, memory(b->address + at), run);
 		for (d = outer; d-- > 0;) {
 			if (++index[d] < b->extent[d])
 				break;
@@ -113,6 +114,7 @@ static bool stage(ptc_client *c, uint64_t step)
 				copy_box(t, &t->boxes[j], to);
 		}
 	}
+	ptc_past_caches_end();
 	atomic_store(&c->page->staging, PTC_LOCAL_STAGE_FREE);
 	return true;
 }

@@ -9,6 +9,7 @@
 #include "base/test_seed.h"
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/agent/memory/prefetch.h"
+#include "daemon/agent/ranks/ranks.h"
 #include "daemon/agent/test_ranks.h"
 #include "daemon/store/store.h"
 #include "daemon/workers/types/worker_event.h"
@@ -1910,6 +1911,54 @@ static void test_waited_for(void **state)
 	live_down(l);
 }
 
+/* ---- memory for the next generation ---- */
+
+static void place(struct gen *g, uint64_t number, const char *config, const uint32_t *nodes)
+{
+	gen_make(g, number, config, NODES);
+	for (uint32_t i = 0; i < g->world; i++) {
+		g->nodes[i] = nodes[i];
+		g->devices[i] = i;
+	}
+}
+
+static int64_t bytes_of(struct live *l, uint32_t node, struct gen *from, struct gen *to)
+{
+	struct info info;
+
+	info_make(&info, &l->w, from, to);
+	info.pb.spec_hash = (char *)(uintptr_t) "of a job whose tensors only ranks declare";
+	return ptc_warm_bytes(l->w.nodes[node].agent, &info.pb, &info.to);
+}
+
+/* Before its ranks have declared, a generation's bytes on a node are estimated from what the node holds of the one
+ * before: by the shards that it has of each. */
+static void test_bytes_of_next(void **state)
+{
+	static const uint32_t four[] = { 0, 0, 1, 2 }, two[] = { 0, 3 }, eight[] = { 0, 1, 0, 1, 1, 0, 2, 2 };
+	struct live *l;
+	struct gen next;
+	struct cut *c;
+	int64_t has;
+
+	rng = seed + 23;
+	l = live_up(false);
+	c = random_cut(l, 1, "tp=4", NODES);
+	memcpy(c->gen.nodes, four, sizeof four);
+	for (uint32_t i = 0; i < c->gen.world; i++)
+		c->gen.devices[i] = i;
+	run_cut(l, c);
+	has = bytes_of(l, 0, &c->gen, &c->gen);
+	assert_true(has > 0);
+	place(&next, 2, "tp=2", two);
+	assert_int_equal(bytes_of(l, 0, &c->gen, &next), has); /* half of the shards, as now */
+	assert_int_equal(bytes_of(l, 1, &c->gen, &next), 0);   /* no ranks there */
+	assert_int_equal(bytes_of(l, 3, &c->gen, &next), 0);   /* nothing there to estimate from */
+	place(&next, 2, "tp=2,pp=2,dp=2", eight);
+	assert_int_equal(bytes_of(l, 0, &c->gen, &next), has); /* ranks 0 and 2 are replicas, 5 is not */
+	live_down(l);
+}
+
 static bool is_read_ahead(const struct live *l)
 {
 	struct ptc_agent *agent = l->w.nodes[0].agent;
@@ -2086,17 +2135,29 @@ static void test_log(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_switches),      cmocka_unit_test(test_replicas_differ),
-		cmocka_unit_test(test_primary),       cmocka_unit_test(test_primary_elsewhere),
-		cmocka_unit_test(test_primary_never), cmocka_unit_test(test_max),
-		cmocka_unit_test(test_max_again),     cmocka_unit_test(test_max_never),
-		cmocka_unit_test(test_max_of_none),   cmocka_unit_test(test_max_memory),
-		cmocka_unit_test(test_again),         cmocka_unit_test(test_chunks_gone),
-		cmocka_unit_test(test_memory),        cmocka_unit_test(test_staged),
-		cmocka_unit_test(test_revive),        cmocka_unit_test(test_built_and_gone),
-		cmocka_unit_test(test_fresh_node),    cmocka_unit_test(test_overtaken),
-		cmocka_unit_test(test_waited_for),    cmocka_unit_test(test_streams),
-		cmocka_unit_test(test_log),           cmocka_unit_test(test_read_for_nothing),
+		cmocka_unit_test(test_switches),
+		cmocka_unit_test(test_replicas_differ),
+		cmocka_unit_test(test_primary),
+		cmocka_unit_test(test_primary_elsewhere),
+		cmocka_unit_test(test_primary_never),
+		cmocka_unit_test(test_max),
+		cmocka_unit_test(test_max_again),
+		cmocka_unit_test(test_max_never),
+		cmocka_unit_test(test_max_of_none),
+		cmocka_unit_test(test_max_memory),
+		cmocka_unit_test(test_again),
+		cmocka_unit_test(test_chunks_gone),
+		cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_staged),
+		cmocka_unit_test(test_revive),
+		cmocka_unit_test(test_built_and_gone),
+		cmocka_unit_test(test_fresh_node),
+		cmocka_unit_test(test_overtaken),
+		cmocka_unit_test(test_waited_for),
+		cmocka_unit_test(test_streams),
+		cmocka_unit_test(test_bytes_of_next),
+		cmocka_unit_test(test_log),
+		cmocka_unit_test(test_read_for_nothing),
 	};
 	const char *c = getenv("PTC_CASES");
 	int rc;

@@ -28,6 +28,10 @@ int ptc_restore_slots(const struct ptc_restore *job, struct ptc_device_bytes *re
 int ptc_device_room(struct ptc_agent *agent, const struct ptc_geometry *next, uint32_t self,
 		    const struct ptc_group *now, struct ptc_error *err);
 
+/* ---- warm.c ---- */
+/* Makes so many bytes of free chunks ready, in a few seconds at most. */
+void ptc_warm(struct ptc_agent *agent, const char *uuid, int64_t bytes, ptc_stop_fn stop, void *arg);
+
 /* ---- notes in the store about ranks (rank_notes.c): for each kind, the last incarnation ---- */
 enum ptc_rank_note { PTC_RANKS_BEGUN, PTC_RANKS_BUILT, PTC_RANKS_GONE_ON };
 int ptc_rank_note_write(struct ptc_agent *agent, enum ptc_rank_note what, const struct ptc_group_key *key,

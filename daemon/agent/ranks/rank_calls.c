@@ -28,9 +28,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define WARM_MS    5000 /* whoever asked for the switch waits, too */
-#define WARM_BYTES (256 << 20)
-
 /* ---- what they have in common ---- */
 
 struct live {
@@ -104,34 +101,17 @@ static int live_close(struct live *l, int r)
 
 /* ---- Warm, Arm, Start, Stop, End ---- */
 
-/* What the table that belongs to this generation takes here; 0: nothing, or not known yet. */
+/* What the table that belongs to this generation takes here; 0: nothing, or nobody can say. */
 static int64_t table_bytes(struct live *l, const Ptc__V1__Generation *which)
 {
-	struct ptc_geometry_ref *ref = NULL;
-	const struct ptc_needs *needs;
-	struct ptc_error ignored = PTC_ERROR_INIT;
-	int64_t bytes = 0;
-
-	if (!which || !which->number || ptc_geometry_get(l->agent, l->req->info, which, &ref, &ignored) != 0)
-		return 0;
-	if (!ptc_geometry_needs(&ref->g, false, &needs, &ignored))
-		bytes = needs->bytes;
-	ptc_geometry_put(ref);
-	return bytes;
+	return ptc_warm_bytes(l->agent, l->req->info, which);
 }
 
 /* The switch will need memory, and making it takes as long as several copies of the state. So it is made while ranks
  * still run; a table for which there is no room is refused when it is made, by name. */
 static void warm(struct live *l, int64_t bytes)
 {
-	int64_t until = ptc_sys_now_ns() + WARM_MS * INT64_C(1000000), have = 0;
-	struct ptc_error ignored = PTC_ERROR_INIT;
-	int rc = 0;
-
-	while (!rc && have < bytes && ptc_sys_now_ns() < until && !live_cancelled(l)) {
-		have = PTC_MIN(have + WARM_BYTES, bytes);
-		rc = ptc_store_warm(l->agent->env.store, l->req->info->uuid, (uint64_t)have, &ignored);
-	}
+	ptc_warm(l->agent, l->req->info->uuid, bytes, live_cancelled, l);
 }
 
 /* Before anything stops. Where the next layout is not known yet, nothing is. */

@@ -8,6 +8,8 @@
 
 struct Ptc__V1__FinishReply;
 struct Ptc__V1__FinishRequest;
+struct Ptc__V1__Generation;
+struct Ptc__V1__SwitchInfo;
 
 int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
@@ -24,6 +26,11 @@ struct ptc_group_start;
 /* Call it once ranks have been started. On rank 0's node it puts the rendezvous key that says what samples cost; ranks
  * that ask earlier wait for the key. */
 void ptc_rank_cost_tell(struct ptc_agent *agent, const struct ptc_group_start *s);
+
+/* ---- warm.c ---- */
+/* The bytes of the generation's table here. An estimate if its layout is not known yet. 0: none, or nobody can say. */
+int64_t ptc_warm_bytes(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,
+		       const struct Ptc__V1__Generation *which);
 
 /* ---- reconcile.c ---- */
 /* Makes the ranks here those that the request names, or ends all ranks of the job. Waits at most finish_wait_ms, and
