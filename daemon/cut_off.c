@@ -237,8 +237,10 @@ static void end_all(struct ptc_cut_off *o)
 		 "no lease for %lld s, and none of %zu other machines answers: ranks of %zu jobs are ended, because "
 		 "the jobs may go on elsewhere (cut_off_after)",
 		 (long long)((ptc_sys_now_ns() - o->since_ns) / 1000000000), o->nothers, j.n);
-	for (size_t i = 0; i < j.n; i++)
+	for (size_t i = 0; i < j.n; i++) {
 		ptc_workers_drop(o->d->workers, j.v[i].uuid, NULL, 0, true);
+		ptc_workers_standby_end(o->d->workers, j.v[i].uuid);
+	}
 	ptc_free(j.v);
 	o->ended = true;
 }

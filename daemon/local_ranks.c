@@ -225,6 +225,10 @@ void ptc_live_event(void *arg, const struct ptc_worker_event *event)
 			  "node %s: %s", d->config.node, event->text);
 		return;
 	}
+	if (event->kind == PTC_WORKER_EVENT_STANDBY) { /* the job goes on; it starts more slowly without it */
+		ptc_event(d->cluster, event->key.uuid, "standby", "node %s: %s", d->config.node, event->text);
+		return;
+	}
 	if (event->kind == PTC_WORKER_EVENT_NOT_STARTED) { /* the switch hears of it as the answer to its call */
 		ptc_event(d->cluster, event->key.uuid, "failed", "node %s: %s", d->config.node, event->text);
 		return;

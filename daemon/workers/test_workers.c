@@ -1375,6 +1375,44 @@ static void await_ranks_in(const char *state, unsigned n)
 	assert_int_equal(ranks_in(state), n);
 }
 
+/* Processes that wait without a rank. A start of another program leaves them alone. One of theirs takes them, whatever
+ * its devices and ranks are. A ptcd that starts ends those that it finds. */
+static void test_standby(void **state)
+{
+	struct group *a = group(2, 1, PTC_MODE_RESTART, "", NULL), *b = group(2, 2, PTC_MODE_RESTART, "", "1000000"),
+		     *c = group(2, 3, PTC_MODE_RESTART, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	char *before = NULL, said[64];
+
+	(void)state;
+	a->desc.standby_ms = b->desc.standby_ms = c->desc.standby_ms = 30000;
+	c->ranks[0].device = 2;
+	start_generation(a, NULL, 0);
+	ok(ptc_workers_standby(t.w, &a->desc, 2, &err), &err);
+	await_ranks_in("standby", 2);
+	ok(ptc_workers_json(t.w, UUID, &before, &err), &err);
+	ok(ptc_workers_start(t.w, &b->desc, WAIT, &err), &err);
+	assert_int_equal(ranks_in("standby"), 2);
+	ptc_workers_drop(t.w, UUID, &a->desc.key, 1, false);
+	assert_int_equal(ranks_in("standby"), 2);
+	ok(ptc_workers_start(t.w, &c->desc, WAIT, &err), &err);
+	assert_int_equal(ranks_in("standby"), 0);
+	for (size_t i = 0; i < 2; i++) {
+		snprintf(said, sizeof said, "\"standby\", \"pid\": %d,", (int)pid_of(c, i));
+		assert_non_null(strstr(before, said));
+	}
+	ptc_free(before);
+	end(a);
+	ok(ptc_workers_build(t.w, &c->desc, 0, false, NULL, WAIT, &err), &err);
+	go(c, NULL, 0);
+	ok(ptc_workers_standby(t.w, &c->desc, 1, &err), &err);
+	await_ranks_in("standby", 1);
+	again();
+	assert_int_equal(ranks_in("standby"), 0);
+	assert_int_equal(ranks_in("waiting"), 0);
+	assert_int_equal(t.nevents, 0);
+}
+
 /* Told that their generation has ended, they wait in ptc_next, and say so to a ptcd that did not tell them. */
 static void test_restarted_while_ending(void **state)
 {
@@ -2752,6 +2790,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_life_later, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_life_slow_exit, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_copied, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_standby, setup_devices, teardown),
 	cmocka_unit_test_setup_teardown(test_restarted_while_running, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_restarted_by_another_version, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_restarted_while_stopped, setup, teardown),

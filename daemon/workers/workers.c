@@ -159,6 +159,7 @@ static bool times_locked(struct ptc_workers *w, int64_t now_ns)
 			ptc_group_stalled_locked(w, g, now_ns);
 			ptc_group_hangs_locked(w, g);
 		}
+	ptc_workers_standbys_locked(w, now_ns);
 	ptc_workers_signals_locked(w, now_ns);
 	close_broken_locked(w, now_ns);
 	ptc_workers_forgotten_locked(w);

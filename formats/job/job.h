@@ -59,7 +59,7 @@ enum ptc_job_on_straggler { PTC_JOB_STRAGGLER_IGNORE, PTC_JOB_STRAGGLER_REPORT, 
 struct ptc_job_elastic {
 	uint32_t min_gpus, max_gpus; /* 0: not given */
 	enum ptc_job_on_failure on_failure;
-	bool grow;              /* on_join: devices that join make the job larger, if that pays */
+	bool standby, grow;     /* standby: import. on_join: devices that join make the job larger, if that pays */
 	uint64_t join_after_ms; /* time after the last device joined; 0: PTC_JOB_JOIN_AFTER_MS */
 	uint32_t max_restarts;  /* after errors of the program within PTC_JOB_RESTARTS_MS, or without progress */
 	/* A rank hangs whose step stands for hang_after_ms, and for hang_steps times the median of its last steps. */

@@ -34,8 +34,8 @@ const struct ptc_doc_table ptc_job_run_table = PTC_DOC_TABLE(run_rows);
 static const char *const modes[] = { "restart", "rebuild", "keep" }, *const builds[] = { "after", "ahead" },
 			 *const copies[] = { "lean", "fast", "async" },
 			 *const failures[] = { "shrink", "wait", "stop" };
-static const char *const joins[] = { "ignore", "grow" }, *const truths[] = { "false", "true" },
-			 *const hangs[] = { "ignore", "report", "recover" },
+static const char *const joins[] = { "ignore", "grow" }, *const standbys[] = { "none", "import" },
+			 *const truths[] = { "false", "true" }, *const hangs[] = { "ignore", "report", "recover" },
 			 *const stragglers[] = { "ignore", "report", "drain" };
 
 #define ELASTIC(key, member, ...) PTC_DOC_FIELD(struct ptc_job_elastic, key, member, __VA_ARGS__)
@@ -46,6 +46,7 @@ static const struct ptc_doc_row elastic_rows[] = {
 	ELASTIC("on_join", grow, WORD, .max = 1, .words = joins),
 	ELASTIC("join_after", join_after_ms, ONLY_MS, .min = 1, .max = PTC_JOB_JOIN_AFTER_MAX_MS),
 	ELASTIC("max_restarts", max_restarts, COUNT, .max = PTC_JOB_RESTARTS_MAX),
+	ELASTIC("standby", standby, WORD, .max = 1, .words = standbys),
 	ELASTIC("on_hang", on_hang, WORD, .max = PTC_JOB_HANG_RECOVER, .words = hangs),
 	ELASTIC("hang_after", hang_after_ms, ONLY_MS, .min = PTC_JOB_HANG_AFTER_MIN_MS,
 		.max = PTC_JOB_HANG_AFTER_MAX_MS),

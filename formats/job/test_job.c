@@ -486,7 +486,8 @@ static void test_tables_canonical(void **state)
 	snprintf(want, sizeof want,
 		 "%s,\"build\":\"ahead\",\"copy\":\"fast\",\"snapshot_every\":9223372036854775807,\"seed\":1,"
 		 "\"elastic\":{\"min_gpus\":2,\"max_gpus\":4,\"on_failure\":\"wait\",\"on_join\":\"grow\","
-		 "\"join_after\":\"60000ms\",\"max_restarts\":3},\"share_devices\":\"true\",\"data\":{\"d\":"
+		 "\"join_after\":\"60000ms\",\"max_restarts\":3,\"standby\":\"import\"},\"share_devices\":\"true\","
+		 "\"data\":{\"d\":"
 		 "{\"dataset\":\"web\",\"samples\":3,\"shuffle\":\"false\",\"seed\":0,\"micro_batch\":4294967295}},"
 		 "\"model\":{\"layers\":2},\"on_link_change\":\"replan\",\"warning\":\"60000ms\","
 		 "\"copies\":{\"count\":2,\"across\":\"rack\"},\"archive\":{\"dir\":\"/a\",\"every\":\"2h\","
@@ -497,7 +498,8 @@ static void test_tables_canonical(void **state)
 		"keep: {every: 500}\narchive: {rate: 10MiB, keep: 2, every: 120m, dir: /a}\nwarning: 1m\n"
 		"copies: {across: rack, count: 2}\non_link_change: replan\nmodel: {layers: 2}\n"
 		"data: {d: {micro_batch: 4294967295, shuffle: false, samples: 3, dataset: web}}\nshare_devices: true\n"
-		"elastic: {max_restarts: 3, join_after: 1m, on_join: grow, on_failure: wait, max_gpus: 4, min_gpus: "
+		"elastic: {standby: import, max_restarts: 3, join_after: 1m, on_join: grow, on_failure: wait, "
+		"max_gpus: 4, min_gpus: "
 		"2}\n"
 		"seed: 1\nsnapshot_every: 9223372036854775807\ncopy: fast\nbuild: ahead\n",
 		want);
@@ -510,7 +512,7 @@ static void test_tables_canonical(void **state)
 		       "elastic: {on_join: ignore, on_failure: stop, max_restarts: 1}\n",
 		  want);
 	snprintf(want, sizeof want, "%s}", run);
-	canonical(LIVE "elastic: {on_failure: shrink, max_restarts: 0}\nkeep: {last: 1}\n", want);
+	canonical(LIVE "elastic: {on_failure: shrink, max_restarts: 0, standby: none}\nkeep: {last: 1}\n", want);
 	assert_int_equal(decode(LIVE, &job, &err), 0);
 	job.copies.count = job.keep.last = 0; /* as in a description that is not decoded, but made by a program */
 	assert_int_equal(ptc_job_to_json(&job, &json, &n, &err), 0);
@@ -806,6 +808,7 @@ static void test_hang(void **state)
 
 static void test_straggler_refused(void **state)
 {
+	refuse(LIVE "elastic: {standby: build}\n", PTC_EINVAL, "job.yaml:6: unknown standby \"build\"");
 	refuse(LIVE "elastic: {on_straggler: leave}\n", PTC_EINVAL, "job.yaml:6: unknown on_straggler \"leave\"");
 	refuse(LIVE "elastic: {on_straggler: report, straggler_drains: 3}\n", PTC_EINVAL,
 	       "job.yaml:6: straggler_drains says nothing without on_straggler: drain");

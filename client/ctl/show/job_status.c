@@ -119,6 +119,21 @@ static void put_left(const json_t *left)
 		putchar('\n');
 }
 
+/* "standby: 2 of 3 processes wait for the next start" */
+static void put_standby(const json_t *standby)
+{
+	size_t i, waiting = 0, n = json_array_size(standby);
+	const json_t *k;
+
+	json_array_foreach(standby, i, k) {
+		const char *state = json_string_value(json_object_get(k, "state"));
+
+		waiting += state && !strcmp(state, "waiting");
+	}
+	if (n)
+		printf("standby: %zu of %zu processes wait for the next start\n", waiting, n);
+}
+
 static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 {
 	const char *state = json_string_value(json_object_get(run, "state"));
@@ -154,6 +169,7 @@ static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 	put_pace(run);
 	put_stragglers(json_object_get(run, "stragglers"));
 	put_left(json_object_get(run, "left_devices"));
+	put_standby(json_object_get(run, "standby"));
 	if (!json_array_size(json_object_get(run, "ranks")))
 		return 0;
 	putchar('\n');

@@ -162,6 +162,7 @@ static int run_read(struct ptc_group_start *s, const struct ptc_job_desc *job, s
 	s->desc.mode = job->mode == PTC_JOB_REBUILD ? PTC_MODE_REBUILD : PTC_MODE_RESTART;
 	s->desc.fast_copy = job->copy == PTC_JOB_COPY_FAST;
 	s->desc.share_devices = job->share_devices;
+	s->desc.standby_ms = job->elastic.standby ? job->run.build_timeout_ms : 0;
 	s->desc.grace_ms = (uint32_t)PTC_MIN(job->run.grace_ms, (uint64_t)UINT32_MAX);
 	s->desc.log_bytes = job->run.log_bytes;
 	s->desc.snapshot_every = job->snapshot_every;

@@ -270,6 +270,16 @@ static int group_reconcile(struct reconciler *s, const struct ptc_group_start *s
 	return rc;
 }
 
+/* As many as there are ranks: so many are started here again after a failure of the program, and after the loss of
+ * another node there are seldom more devices here for the job. Without them a start only takes longer. */
+static void standbys_reconcile(struct ptc_agent *agent, const struct ptc_group_desc *desc)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (ptc_workers_standby(agent->env.workers, desc, desc->standby_ms ? desc->nranks : 0, &err))
+		ptc_warn("agent", "job=%s no processes wait for its next start: %s", desc->job, err.text);
+}
+
 static bool node_takes_part(const struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info)
 {
 	for (size_t i = 0; i < info->n_nodes; i++)
@@ -292,8 +302,10 @@ static int reconcile(struct reconciler *s, uint32_t *ret_first, struct ptc_error
 	keep[1].generation = s->req->ahead_generation;
 	keep[1].incarnation = s->req->ahead_incarnation;
 	ptc_workers_drop(s->agent->env.workers, info->uuid, keep, s->req->ahead_generation ? 2 : 1, false);
-	if (!node_takes_part(s->agent, info))
+	if (!node_takes_part(s->agent, info)) {
+		ptc_workers_standby_end(s->agent->env.workers, info->uuid);
 		return 0;
+	}
 	rc = ptc_group_start_make(s->agent, info, info->from, &start, err);
 	if (rc == 0)
 		rc = ptc_geometry_node(&start.place, s->agent->node, &self, err);
@@ -303,6 +315,8 @@ static int reconcile(struct reconciler *s, uint32_t *ret_first, struct ptc_error
 			rc = group_reconcile(s, &start, self, err);
 		while (rc == PTC_ETIMEOUT && !reconciler_stopped(s));
 	}
+	if (rc == 0)
+		standbys_reconcile(s->agent, &start.desc);
 	ptc_group_start_done(&start, s->agent);
 	return rc;
 }

@@ -31,6 +31,7 @@ struct ptc_run_state {
 	bool live;                  /* the next ones are known */
 	struct ptc_run_rank *ranks; /* ascending */
 	size_t nranks, nnodes;
+	char *const *nodes;         /* their names */
 	struct ptc_rank_rows *said; /* the rows of each node of the generation; empty if it has not answered */
 };
 

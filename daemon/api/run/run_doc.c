@@ -6,6 +6,8 @@
 #include "formats/json.h"
 #include "formats/names.h"
 
+#include <string.h>
+
 #define RUN(key, member, ...)       PTC_ROW(struct ptc_run_state, key, member, __VA_ARGS__)
 #define SAID(member, ...)           PTC_ROW(struct ptc_stragglers_said, #member, member, __VA_ARGS__)
 #define STRAGGLER(member, kind)     PTC_ROW(struct ptc_straggler, #member, member, kind)
@@ -130,6 +132,26 @@ static void put_ranks(json_t *to, const struct ptc_run_state *run)
 	json_object_set_new(to, "ranks", ranks);
 }
 
+/* Processes that wait without a rank for the job's next start. */
+static void put_standby(json_t *to, const struct ptc_run_state *run)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; run->said && i < run->nnodes; i++)
+		for (size_t k = 0; k < run->said[i].n; k++) {
+			const struct ptc_rank_row *row = &run->said[i].v[k];
+			bool waits = strcmp(row->state, "standby") == 0;
+
+			if (waits || strcmp(row->state, "standby starts") == 0)
+				json_array_append_new(list, json_pack("{s:s, s:I, s:s}", "node", run->nodes[i], "pid",
+								      (json_int_t)row->pid, "state",
+								      waits ? "waiting" : "starting"));
+		}
+	if (json_array_size(list))
+		json_object_set(to, "standby", list);
+	json_decref(list);
+}
+
 json_t *ptc_run_state_json(const struct ptc_run_state *run)
 {
 	struct ptc_run_state said = *run;
@@ -145,5 +167,7 @@ json_t *ptc_run_state_json(const struct ptc_run_state *run)
 	to = ptc_members_to_json(&run_members, &said);
 	if (run->live)
 		put_ranks(to, run);
+	if (run->live)
+		put_standby(to, run);
 	return to;
 }

@@ -63,6 +63,7 @@ static void find_ranks(struct ptc_daemon *d, const struct ptc_target *t, const s
 
 	run->live = true;
 	run->nnodes = v->from.nnodes;
+	run->nodes = v->from.nodes;
 	run->said = heard ? ptc_run_ask_nodes(d, t, v, heard) : NULL;
 	run->ranks = run->said ? ptc_calloc(v->from.world, sizeof *run->ranks) : NULL;
 	run->nranks = run->ranks ? v->from.world : 0;

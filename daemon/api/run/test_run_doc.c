@@ -82,6 +82,28 @@ static void ranks_as_their_nodes_say_them(void **state)
 	ptc_rank_rows_done(&said);
 }
 
+static void processes_that_wait_without_a_rank(void **state)
+{
+	char a[] = "a", b[] = "b", *nodes[] = { a, b };
+	struct ptc_rank_rows said[2] = { 0 };
+	const struct ptc_run_state run = {
+		.state = "live", .incarnation = 9, .live = true, .nnodes = 2, .nodes = nodes, .said = said
+	};
+
+	(void)state;
+	assert_int_equal(
+		0, ptc_rank_rows_decode("[{\"rank\": 4294967295, \"generation\": 0, \"incarnation\": 0, \"state\": "
+					"\"standby\", \"pid\": 7, \"step\": null, \"on_device\": null}, " HAS_ENDED "]",
+					&said[0], NULL));
+	assert_int_equal(0, ptc_rank_rows_decode("[{\"rank\": 4294967295, \"state\": \"standby starts\", \"pid\": 8}]",
+						 &said[1], NULL));
+	assert_text("{\"state\":\"live\",\"incarnation\":9,\"ranks\":[],\"standby\":[{\"node\":\"a\",\"pid\":7,"
+		    "\"state\":\"waiting\"},{\"node\":\"b\",\"pid\":8,\"state\":\"starting\"}]}",
+		    &run);
+	ptc_rank_rows_done(&said[0]);
+	ptc_rank_rows_done(&said[1]);
+}
+
 static void jobs_whose_ranks_do_not_run(void **state)
 {
 	struct ptc_slow_device left = { .node = "a", .device = 3, .since_ms = 5, .until_ms = 6 };
@@ -141,6 +163,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ranks_as_their_nodes_say_them),
+		cmocka_unit_test(processes_that_wait_without_a_rank),
 		cmocka_unit_test(jobs_whose_ranks_do_not_run),
 		cmocka_unit_test(a_text_that_is_cut_in_a_character_is_left_out),
 		cmocka_unit_test(ranks_that_are_slow),

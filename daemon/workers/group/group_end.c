@@ -158,6 +158,17 @@ void ptc_workers_tell_end(struct ptc_workers *w, const struct ptc_group_key *key
 	pthread_mutex_unlock(&w->lock);
 }
 
+void ptc_standby_end_locked(struct ptc_workers *w, struct job *job)
+{
+	job->standby.want = 0;
+	for (struct worker *k = job->workers; k; k = k->next)
+		if (k->standby && !k->spawning)
+			ptc_worker_want_exit_locked(w, k, WORKERS_GIVEN_UP_MS);
+	if (job->standby.like)
+		ptc_group_unref_locked(job->standby.like);
+	job->standby.like = NULL;
+}
+
 static bool is_kept(const struct group *g, const struct ptc_group_key *keep, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -173,13 +184,15 @@ void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_
 
 	pthread_mutex_lock(&w->lock);
 	job = ptc_workers_job_locked(w, uuid);
+	if (job && !n && !given_up)
+		ptc_standby_end_locked(w, job);
 	for (struct group *g = job ? job->groups : NULL; g; g = g->next)
 		if (!is_kept(g, keep, n))
 			end_group_locked(w, g, true, given_up);
 	for (struct worker *k = job ? job->workers : NULL; k; k = k->next) {
 		bool wanted = false;
 
-		if (k->ended || k->group)
+		if (k->ended || k->group || k->standby)
 			continue;
 		for (const struct group *g = job->groups; g && !wanted; g = g->next)
 			wanted = !g->ending && ptc_group_wants_locked(w, g, k);

@@ -167,6 +167,7 @@ int ptc_group_new(const struct ptc_group_desc *desc, struct group **ret, struct 
 	rc = from_bytes(out.data, out.len, 0, &in, ret, err);
 	if (rc == 0) {
 		(*ret)->desc.share_devices = desc->share_devices;
+		(*ret)->desc.standby_ms = desc->standby_ms;
 		(*ret)->desc.recomputes = desc->recomputes;
 		(*ret)->desc.scheduled = desc->scheduled;
 	}
@@ -471,9 +472,11 @@ static int adopt_job(struct ptc_workers *w, const char *path, const char *name, 
 	slot_workers(job);
 	for (struct group *g = list; g && !rc; g = g->next)
 		report_lost(w, g);
-	/* Without any group, what they are for is not known any more. */
-	for (struct worker *k = list ? NULL : job->workers; k; k = k->next)
-		ptc_worker_want_exit_locked(w, k, ORPHAN_GRACE_MS);
+	/* Without any group, what they are for is not known any more. Nor is it of one that waited without a rank, for
+	 * that is not written down: it has nothing to lose. */
+	for (struct worker *k = job->workers; k; k = k->next)
+		if (!list || (!k->group && !k->label.incarnation))
+			ptc_worker_want_exit_locked(w, k, ORPHAN_GRACE_MS);
 	return rc;
 }
 

@@ -88,7 +88,7 @@ static const char **environment(const struct ptc_workers *w, const struct group 
 
 	ptc_buf_printf(text, "PTC_WORKER_SOCKET=%s%cPTC_WORKER_TOKEN=%s%cPTC_JOB=%s%c", g->job->socket, 0, token, 0,
 		       d->job, 0);
-	/* With rebuild a process may be any rank, and another one later: it asks ptc_next. */
+	/* With rebuild a process may be any rank, and another one later; with standby, too: it asks ptc_next. */
 	if (slot)
 		ptc_buf_printf(text, "RANK=%u%cWORLD_SIZE=%u%cLOCAL_RANK=%u%cLOCAL_WORLD_SIZE=%zu%cNODE_RANK=%u%c",
 			       slot->rank.rank, 0, d->world, 0, slot->rank.local_rank, 0, d->nranks, 0, d->node_rank,
@@ -120,10 +120,10 @@ static int make_token(char ret[PTC_LOCAL_TOKEN + 1], struct ptc_error *err)
 	return rc;
 }
 
-/* Lets go of the lock meanwhile: it may take as long as a file system does to find the working directory. k is in its
- * job; it may connect before we know its pid, and is sent away to try again (session.c). */
-static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const struct slot *slot, struct worker *k,
-			  struct ptc_error *err)
+/* It may take as long as a file system does to find the working directory. k may connect before we know its pid, and is
+ * sent away to try again (rank_hello.c). */
+int ptc_worker_spawn_locked(struct ptc_workers *w, const struct group *g, const struct slot *slot, struct worker *k,
+			    struct ptc_error *err)
 {
 	char token[PTC_LOCAL_TOKEN + 1] = "", cgroup_name[96];
 	struct ptc_process process = { .pidfd = -1 };
@@ -236,34 +236,56 @@ static void forget_old_locked(struct ptc_workers *w, struct job *job)
 	}
 }
 
-/* named: its process is that rank from the beginning; else any may get the slot, and this one only gets its log's name.
- */
-static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t slot, bool named, struct ptc_error *err)
+int ptc_worker_make_locked(struct ptc_workers *w, struct job *job, struct worker **ret, struct ptc_error *err)
 {
-	struct job *job = g->job;
-	struct worker *k;
-	int rc = 0;
-
 	forget_old_locked(w, job);
 	if (job->nworkers >= WORKERS_PROCESSES_MAX)
 		return ptc_error_set(err, PTC_ELIMIT, "job %s: more than %d processes on this node", job->uuid,
 				     WORKERS_PROCESSES_MAX);
-	k = ptc_worker_new_locked(job, job->last_number + 1);
-	if (!k)
+	*ret = ptc_worker_new_locked(job, job->last_number + 1);
+	if (!*ret)
 		return ptc_nomem(err);
 	job->last_number++;
+	return 0;
+}
+
+/* A process that has waited is g's from now on, like one that is started for it. NULL: there is none. */
+static struct worker *take_standby_locked(struct ptc_workers *w, const struct group *g)
+{
+	struct worker *k = ptc_group_find_standby_locked(g);
+
+	if (!k)
+		return NULL;
+	k->standby = false;
+	if (!g->desc.low)
+		ptc_worker_raise_locked(w, k);
+	return k;
+}
+
+/* named: its process is that rank from the beginning; else any may get the slot, and this one only gets its log's name.
+ * One that waits is taken before another is started. */
+static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t slot, bool named, struct ptc_error *err)
+{
+	struct worker *k = take_standby_locked(w, g);
+	bool waits = k != NULL;
+	int rc = waits ? 0 : ptc_worker_make_locked(w, g->job, &k, err);
+
+	if (rc)
+		return rc;
 	k->spawned_generation = g->desc.key.generation;
 	k->spawned_incarnation = g->desc.key.incarnation;
 	if (named) {
 		g->slots[slot].number = k->number;
 		rc = ptc_group_save(g, err);
 	}
-	if (!rc)
-		rc = spawn_unlocked(w, g, named ? &g->slots[slot] : NULL, k, err);
-	if (rc) {
+	if (!rc && !waits)
+		rc = ptc_worker_spawn_locked(w, g, named && !g->desc.standby_ms ? &g->slots[slot] : NULL, k, err);
+	if (rc && waits)
+		ptc_worker_want_exit_locked(w, k, WORKERS_GIVEN_UP_MS);
+	else if (rc)
 		ptc_worker_remove_locked(k);
+	if (rc)
 		return rc;
-	}
 	label_locked(g, slot, k);
 	if (g->ending || g->removed) {
 		ptc_worker_want_exit_locked(w, k, ptc_group_grace_ms(g));
@@ -380,6 +402,7 @@ static int find_or_make_locked(struct ptc_workers *w, const struct ptc_group_des
 	}
 	job->shares = g->desc.share_devices;
 	g->desc.low = desc->low;
+	g->desc.standby_ms = desc->standby_ms;
 	*ret = g;
 	return 0;
 }

@@ -13,6 +13,12 @@
 /* group_start.c */
 /* If the worker was started with a low priority, raises it again. */
 void ptc_worker_raise_locked(struct ptc_workers *w, struct worker *k);
+/* Makes a worker for a process that is to be started. */
+int ptc_worker_make_locked(struct ptc_workers *w, struct job *job, struct worker **ret, struct ptc_error *err);
+/* Starts its process, as g describes it. slot: the rank that it will be; NULL: it is told later. Lets go of the lock
+ * meanwhile. */
+int ptc_worker_spawn_locked(struct ptc_workers *w, const struct group *g, const struct slot *slot, struct worker *k,
+			    struct ptc_error *err);
 /* Waits until all live workers are connected, at most WORKERS_CONNECTED_MS. */
 int ptc_group_wait_connected_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
 /* PTC_ESTATE: one of the group's processes has ended. */
@@ -43,6 +49,8 @@ const char *ptc_worker_not_held(const struct group *g, const struct worker *k);
 bool ptc_worker_stays(const struct worker *k); /* group_hold.c: it gives up, and can end no further step */
 
 /* group_end.c */
+/* Ends the job's processes that wait without a rank, and starts no others. */
+void ptc_standby_end_locked(struct ptc_workers *w, struct job *job);
 /* If the job has no other group that stays: waits until the job's processes that were told to exit have exited, for
  * they have memory and devices that g's ranks need. PTC_ESTATE names a process that was killed and does not end;
  * PTC_ETIMEOUT one that has its grace time still. */

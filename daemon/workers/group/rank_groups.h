@@ -57,9 +57,14 @@ int ptc_workers_start_step(struct ptc_workers *w, const struct ptc_group_key *ke
 			   struct ptc_error *err);
 /* Ends every process of the job outside the groups `keep` (their uuid is not looked at), in the background. n 0: all.
  * given_up: the job is to be started again, so processes have at most WORKERS_GIVEN_UP_MS to end, also those that were
- * told to exit before. */
+ * told to exit before. Processes that wait without a rank stay if n or given_up is set. */
 void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, size_t n,
 		      bool given_up);
+/* Has `want` processes of desc's program wait on this node without a rank, while all of the job's ranks here run
+ * (docs/decisions/0064). ptc_workers_start takes them before it starts others. They are started later, one after the
+ * other, at a low priority. want 0: there are to be none. Call it again whenever the job goes on. */
+int ptc_workers_standby(struct ptc_workers *w, const struct ptc_group_desc *desc, size_t want, struct ptc_error *err);
+void ptc_workers_standby_end(struct ptc_workers *w, const char *uuid);
 /* Tells the group's ranks that their generation has ended, and does not wait until they have exited. Nobody needs their
  * memory, so they exit at a low priority. The group is removed once they have exited. */
 void ptc_workers_tell_end(struct ptc_workers *w, const struct ptc_group_key *key);

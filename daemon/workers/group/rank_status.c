@@ -181,6 +181,19 @@ static void put_seatless(struct ptc_buf *b, const struct ptc_process_label *l, c
 	ptc_buf_puts(b, "}");
 }
 
+/* Without a rank: no caller takes it for one. */
+static void put_standby(struct ptc_buf *b, const struct worker *k, bool *first)
+{
+	if (!k->standby || k->ended || k->exit_wanted)
+		return;
+	ptc_buf_printf(b,
+		       "%s{\"rank\": %u, \"generation\": 0, \"incarnation\": 0, \"state\": \"%s\", \"pid\": %d, "
+		       "\"step\": null, \"on_device\": null}",
+		       *first ? "" : ", ", UINT32_MAX, k->phase == WORKER_WAITING ? "standby" : "standby starts",
+		       (int)k->process.pid);
+	*first = false;
+}
+
 static void put_past(struct ptc_buf *b, const struct worker *k, bool *first)
 {
 	if (!k->group && k->label.incarnation) {
@@ -210,8 +223,10 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 			put_slot(&b, w, g, i);
 			first = false;
 		}
-	for (const struct worker *k = job ? job->workers : NULL; k; k = k->next)
+	for (const struct worker *k = job ? job->workers : NULL; k; k = k->next) {
 		put_past(&b, k, &first);
+		put_standby(&b, k, &first);
+	}
 	pthread_mutex_unlock(&w->lock);
 	ptc_buf_puts(&b, "]");
 	if (ptc_buf_failed(&b)) {

@@ -15,7 +15,8 @@ struct ptc_workers;
  * step_seconds, start_step, median_step_seconds, stalled_s, hangs_s, reports: {loss: ..}, cgroup, log}]. After them it
  * lists processes that have a log but no slot any more: [{rank, generation, incarnation, state}]. Each has `on_device`:
  * the device that its process has or had last; null if no process lives, or it never had one. If known, each has
- * `world`, and `since_ms`, the time when its process became that rank. ptc_free it. */
+ * `world`, and `since_ms`, the time when its process became that rank. Processes that wait without a rank have the
+ * state `standby`, or `standby starts`, rank UINT32_MAX and generation 0. ptc_free it. */
 int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err);
 /* Sums over the job's ranks here. */
 struct ptc_workers_sum {

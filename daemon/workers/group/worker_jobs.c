@@ -76,6 +76,8 @@ void ptc_workers_job_free(struct job *job)
 {
 	if (!job)
 		return;
+	if (job->standby.like)
+		ptc_group_unref_locked(job->standby.like);
 	while (job->workers) {
 		struct worker *k = job->workers;
 

@@ -16,4 +16,6 @@ void ptc_workers_signals_locked(struct ptc_workers *w, int64_t now_ns);
 /* group_hold.c. Begins and ends holds, and goes on with those that there are. True: ranks are being frozen. */
 bool ptc_workers_holds_locked(struct ptc_workers *w, int64_t now_ns);
 void ptc_workers_let_all_go_locked(struct ptc_workers *w);
+/* standby.c. Starts processes that wait, one after the other; ends those that are too many, or late. */
+void ptc_workers_standbys_locked(struct ptc_workers *w, int64_t now_ns);
 void ptc_workers_forgotten_locked(struct ptc_workers *w);

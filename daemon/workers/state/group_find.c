@@ -127,11 +127,50 @@ void ptc_group_patience_locked(struct group *g, const struct ptc_wait *wait)
 	}
 }
 
+/* ---- processes that wait without a rank ---- */
+
+static bool same_list(const char *const *a, const char *const *b)
+{
+	size_t i = 0;
+
+	while (a[i] && b[i] && strcmp(a[i], b[i]) == 0)
+		i++;
+	return !a[i] && !b[i];
+}
+
+bool ptc_group_same_program(const struct ptc_group_desc *a, const struct ptc_group_desc *b)
+{
+	return a->uid == b->uid && strcmp(a->cwd, b->cwd) == 0 && same_list(a->argv, b->argv) &&
+	       same_list(a->env, b->env);
+}
+
+bool ptc_worker_stands_by(const struct worker *k)
+{
+	return k->standby && !k->ended && !k->left && !k->exit_wanted;
+}
+
+struct worker *ptc_group_find_standby_locked(const struct group *g)
+{
+	const struct job *job = g->job;
+	struct worker *comes = NULL;
+
+	if (!job->standby.like || !ptc_group_same_program(&job->standby.like->desc, &g->desc))
+		return NULL;
+	for (struct worker *k = job->workers; k; k = k->next) {
+		if (!ptc_worker_stands_by(k) || k->spawning || k->reaping)
+			continue;
+		if (k->phase == WORKER_WAITING)
+			return k;
+		comes = k;
+	}
+	return comes;
+}
+
 /* ---- which processes may be ranks on which devices (mode rebuild) ---- */
 
 bool ptc_worker_usable(const struct worker *k)
 {
-	return !k->ended && !k->left && !k->exit_wanted;
+	return !k->ended && !k->left && !k->exit_wanted && !k->standby;
 }
 
 /* It waits; or it is of a group that runs, and will. */

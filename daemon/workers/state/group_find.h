@@ -34,10 +34,17 @@ static inline bool ptc_worker_in_generation(const struct worker *k)
 /* The worker's generation ends or has ended, or its process has to exit. */
 bool ptc_worker_ending(const struct worker *k);
 
+/* Whether a process that is started as the one description says is like one that is started as the other says. */
+bool ptc_group_same_program(const struct ptc_group_desc *a, const struct ptc_group_desc *b);
+/* The worker waits without a rank for the job's next start (standby.c), and is to go on. */
+bool ptc_worker_stands_by(const struct worker *k);
+/* One of these that is of g's program, first those that wait in ptc_next; NULL: none. */
+struct worker *ptc_group_find_standby_locked(const struct group *g);
+
 /* Which processes of a job may be ranks of a group in mode rebuild. A process that has run on a device has a context
  * there and nowhere else, so it serves the slots of that device. A new process serves any remaining slot. A process of
  * an earlier ptcd serves none if nobody knows on which device it has run. */
-bool ptc_worker_usable(const struct worker *k); /* it lives, and is to go on */
+bool ptc_worker_usable(const struct worker *k); /* it lives, is to go on, and waits for a group */
 /* Whether it waits in ptc_next, or will come there: it ends its generation, or belongs to a group that was built. */
 bool ptc_worker_present(const struct worker *k);
 /* Whether g may use k, now or later. present: only if ptc_worker_present(k) is true, too. */

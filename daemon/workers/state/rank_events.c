@@ -260,6 +260,21 @@ void ptc_group_hangs_locked(struct ptc_workers *w, struct group *g)
 	}
 }
 
+void ptc_group_standby_failed_locked(struct ptc_workers *w, const struct group *like, const struct worker *k,
+				     const char *what)
+{
+	char text[sizeof((struct ptc_worker_event *)0)->text];
+
+	if (k && !what)
+		obituary(k, UINT32_MAX, text, sizeof text);
+	else if (k)
+		snprintf(text, sizeof text, "a process that is to wait for the job's next start (pid %d) %s",
+			 (int)k->process.pid, what);
+	else
+		snprintf(text, sizeof text, "no process can be started to wait for the job's next start: %.900s", what);
+	(void)say_locked(w, like, PTC_WORKER_EVENT_STANDBY, 0, 0, k && k->ended ? k->status : 0, text);
+}
+
 void *ptc_workers_reporter(void *workers)
 {
 	struct ptc_workers *w = workers;

@@ -17,6 +17,10 @@ void ptc_group_device_failed_locked(struct ptc_workers *w, struct group *g, cons
  * the event NOT_STARTED once, with the end of the log. */
 int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const struct worker *k, uint32_t rank,
 				 struct ptc_error *err);
+/* Queues the event STANDBY. like: as what the process was started. k: the process; NULL: it could not be started. what:
+ * the failure; NULL: the process has ended. */
+void ptc_group_standby_failed_locked(struct ptc_workers *w, const struct group *like, const struct worker *k,
+				     const char *what);
 void *ptc_workers_reporter(void *workers);
 /* How long the worker's step has not moved, if that is too long; otherwise 0. */
 int64_t ptc_worker_stalled_ns(const struct ptc_workers *w, const struct worker *k, int64_t now_ns);

@@ -30,3 +30,11 @@
 #define WORKERS_QUEUE_MAX                                                                                              \
 	(64u << 20) /* if more bytes wait, the connection ends; a rank state takes 16 MiB, and may wait twice          \
 		     */
+
+/* Processes that wait for the job's next start (standby.c): how long ranks have trained before one is started; how long
+ * until another is started in place of one that has ended, doubled up to the most; and how long one has waited that was
+ * good. */
+#define WORKERS_STANDBY_QUIET_MS 1000
+#define WORKERS_STANDBY_AGAIN_MS 2000
+#define WORKERS_STANDBY_MOST_MS  600000
+#define WORKERS_STANDBY_GOOD_MS  60000

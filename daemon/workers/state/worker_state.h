@@ -16,6 +16,7 @@
 #include "daemon/workers/state/rank_declared.h"
 #include "daemon/workers/process/process.h"
 #include "daemon/workers/process/spawn.h"
+#include "daemon/workers/state/job_state.h"
 #include "daemon/workers/state/worker_limits.h"
 #include "daemon/workers/types/rank_slot.h"
 #include "daemon/workers/types/workers_env.h"
@@ -78,7 +79,9 @@ struct worker {
 	bool ran;                                         /* it has had a generation */
 	bool stale;                                       /* it claims a generation that it was not given */
 	bool exit_wanted, said_hangs, low;                /* low: it may have a low priority still */
-	int64_t term_ns, kill_ns;                         /* times of the signals; 0: none, or sent */
+	bool standby;                 /* it waits without a rank, and is for no group yet (standby.c) */
+	int64_t standby_ns, waits_ns; /* of such a process: when it was started, and came to ptc_next; 0: not yet */
+	int64_t term_ns, kill_ns;     /* times of the signals; 0: none, or sent */
 	struct declared *declared;
 	struct declared *layout; /* in BUILDING: what it has declared without memory; NULL: not yet */
 	struct rank_state *rank_state, *restore;
@@ -161,21 +164,6 @@ struct group {
 	struct rendezvous_entry *rendezvous;
 	size_t nrendezvous, rendezvous_cap;
 };
-struct job {
-	struct job *next;
-	char uuid[37];
-	uid_t uid;
-	char *dir, *socket;
-	int listen;
-	struct worker *workers;
-	struct group *groups;
-	size_t nworkers;
-	unsigned last_number;
-	unsigned held;  /* number of its groups, also of those with references only */
-	bool forgotten; /* the job is deleted; this goes once nothing of it is left */
-	bool shares;    /* `share_devices`, as its newest group says; of one that an older ptcd started: true */
-};
-
 struct event_item {
 	struct event_item *next;
 	struct ptc_worker_event event;

@@ -37,7 +37,10 @@ struct ptc_group_desc {
 	bool share_devices;
 	/* the configuration has recompute, schedule; the program promises to follow it */
 	bool recomputes, scheduled;
-	bool low;                             /* while others train: its processes start with a low priority */
+	bool low; /* while others train: its processes start with a low priority */
+	/* standby: import: how long a process that waits without a rank may take to come to ptc_next; 0: there are
+	 * none. Then no process of the job gets variables that say which rank it is. */
+	uint64_t standby_ms;
 	uint64_t snapshot_every;              /* 0: never */
 	uint32_t grace_ms;                    /* from the request to exit to SIGKILL */
 	uint64_t log_bytes;                   /* newest bytes to keep of one rank's output; 0: 64 MiB */

@@ -16,6 +16,7 @@ enum ptc_worker_event_kind {
 	PTC_WORKER_EVENT_MOVES,   /* the step of a stalled rank moves again */
 	PTC_WORKER_EVENT_HANGS,   /* a copy of the rank's memory does not answer, and its process does not end */
 	PTC_WORKER_EVENT_ANSWERS, /* the copy that hung has ended */
+	PTC_WORKER_EVENT_STANDBY, /* a process that waited without a rank has ended, or does not come to wait */
 };
 /* An event. A thread of ptc_workers reports it, in order for each group, and again after a restart of ptcd. */
 struct ptc_worker_event {
