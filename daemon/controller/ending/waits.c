@@ -17,7 +17,7 @@ void ptc_controller_saw_node(struct ptc_controller *ctl, uint32_t node, bool up)
 	int64_t *since = &ctl->known[node].down_ns;
 
 	if (up)
-		*since = 0, ctl->known[node].silent = false;
+		*since = 0, ctl->known[node].silent = 0;
 	else if (!*since)
 		*since = ptc_sys_now_ns();
 }
