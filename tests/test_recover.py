@@ -317,9 +317,10 @@ class Recover(harness.Case):
             self.assertEqual([], self.events(c, job, "recovering", "recovered", "waits", "failed"))
             self.check_end(c, job)
 
-    def rank_fails_beside(self, c, how):
+    def rank_fails_beside(self, c, how, job=None):
         """n1's ptcd gets a signal, then its rank dies, so the other ranks fail; nodes count as lost after an hour. (job, status before)"""
-        job = self.job(c, "fail", every=1 << 40, elastic={"min_gpus": 1, "max_gpus": 3}) # where one is due, ranks wait for the node
+        # where a snapshot is due, ranks wait for the node
+        job = job or self.job(c, "fail", every=1 << 40, elastic={"min_gpus": 1, "max_gpus": 3})
         job.run("dp=3")
         job.do("snapshot")
         before = self.begun(c, job)
@@ -342,6 +343,22 @@ class Recover(harness.Case):
             job, before = self.rank_fails_beside(c, signal.SIGSTOP)
             self.goes_on_without(c, job, before)
             wait_for(lambda: job.resize("dp=3") and job.status()["config"] == "dp=3", 60 * PATIENCE, "all three again", 0.2)
+            self.check_end(c, job)
+
+    def test_silent_then_lost(self):
+        """The job goes on without a silent node as soon as it has devices; when the node is lost, that is said, too."""
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="20s") as c:
+            job = self.job(c, "fail", every=1 << 40, elastic={"min_gpus": 3, "max_gpus": 3})
+            job, before = self.rank_fails_beside(c, signal.SIGSTOP, job)
+            passed = wait_for(lambda: next((a for a in job.status().get("absent", []) if a["state"] == "passed by"), None),
+                              60 * PATIENCE, "a node that is passed by")
+            self.assertEqual("n1", passed["node"])
+            self.assertIn("the job goes on without it", passed["means"])
+            told = wait_for(lambda: self.events(c, job, "node_lost"), 60 * PATIENCE, "its loss")
+            self.assertIn("node n1 is lost, it has been down for", told[0]["text"])
+            c.nodes["n1"].signal(signal.SIGCONT)
+            self.assertEqual("dp=3", self.trains(c, job, before["run"]["incarnation"])["config"])
+            self.assertEqual(1, len(self.events(c, job, "node_lost")))
             self.check_end(c, job)
 
     def test_refuses(self):

@@ -177,7 +177,7 @@ struct ptc_lost_tensor {
 };
 struct ptc_absent_node {
 	uint32_t node;
-	const char *state; /* "left out", "without its bytes", "lost" or "down" */
+	const char *state; /* "left out", "without its bytes", "lost", "passed by" or "down" */
 	double down_s;
 	char *means; /* a line for people */
 };

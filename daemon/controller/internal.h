@@ -82,7 +82,7 @@ struct ptc_controller {
 	size_t nphases;
 	/* node states told to the core, by cluster number */
 	struct {
-		bool up, lost, asking; /* asking: the question of asked_ns is under way */
+		bool up, lost, asking, passed, told; /* asking: asked_ns has no answer yet; the last two: while down */
 		int64_t revision;
 		int64_t down_ns;  /* since when this daemon has seen it down; 0: it is up */
 		int64_t back_ns;  /* when it came back; 0: it did not */
