@@ -63,14 +63,6 @@ static void lose(struct ptc_controller *ctl)
 	ptc_controller_unref(ctl);
 }
 
-struct ptc_controller *ptc_controller_find(const struct ptc_controllers *all, const char *uuid)
-{
-	for (size_t i = 0; i < all->n; i++)
-		if (strcmp(all->list[i]->uuid, uuid) == 0)
-			return all->list[i];
-	return NULL;
-}
-
 /* May free ctl. */
 static void tell_nodes(struct ptc_controller *ctl)
 {

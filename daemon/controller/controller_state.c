@@ -15,6 +15,14 @@
 #include <string.h>
 #include <uv.h>
 
+struct ptc_controller *ptc_controller_find(const struct ptc_controllers *all, const char *uuid)
+{
+	for (size_t i = 0; i < all->n; i++)
+		if (strcmp(all->list[i]->uuid, uuid) == 0)
+			return all->list[i];
+	return NULL;
+}
+
 struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl)
 {
 	ctl->refs++;
