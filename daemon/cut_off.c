@@ -10,6 +10,7 @@
  * Failure modes: a name that nobody resolves is no answer; out of memory: the next look asks. All of it is the loop's,
  * but for the asking, which waits on a thread of libuv's pool. */
 #include "daemon/ptcd.h"
+#include "daemon/cluster/loss/machines.h"
 #include "daemon/workers/group/rank_groups.h"
 
 #include "base/alloc.h"
@@ -19,7 +20,6 @@
 
 #include <errno.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -89,74 +89,6 @@ static void list_machines(struct ptc_cut_off *o)
 
 /* ---- whether one of them is there ---- */
 
-static bool same_host(const struct sockaddr_storage *a, const struct sockaddr *b)
-{
-	if (a->ss_family != b->sa_family)
-		return false;
-	if (b->sa_family == AF_INET)
-		return memcmp(&((const struct sockaddr_in *)(const void *)a)->sin_addr,
-			      &((const struct sockaddr_in *)(const void *)b)->sin_addr, sizeof(struct in_addr)) == 0;
-	return b->sa_family == AF_INET6 &&
-	       memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
-		      &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
-}
-
-/* Whether that is an address of this machine, such as of a member of etcd that runs here. Nothing is sent. */
-static bool is_own(const struct addrinfo *a)
-{
-	int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	struct sockaddr_storage from = { 0 };
-	socklen_t len = sizeof from;
-	bool own;
-
-	if (fd < 0)
-		return false;
-	own = connect(fd, a->ai_addr, a->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)&from, &len) == 0 &&
-	      same_host(&from, a->ai_addr);
-	close(fd);
-	return own;
-}
-
-/* Splits HOST:PORT or [HOST]:PORT, and looks it up. NULL: nobody knows it. */
-static struct addrinfo *look_up(const char *address)
-{
-	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
-	const char *colon = strrchr(address, ':');
-	bool bracket = address[0] == '[';
-	struct addrinfo *list = NULL;
-	size_t len = colon ? (size_t)(colon - address) : 0;
-	char host[256];
-
-	if (len >= sizeof host || len <= 2u * bracket)
-		return NULL;
-	memcpy(host, address + bracket, len - 2u * bracket);
-	host[len - 2u * bracket] = '\0';
-	return getaddrinfo(host, colon + 1, &hints, &list) == 0 ? list : NULL;
-}
-
-/* A socket that connects to the address; -1: nobody can be reached there. *ret_there: somebody is. */
-static int begin_connect(const struct addrinfo *a, bool *ret_there)
-{
-	int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-	*ret_there |= fd < 0; /* nothing can be told */
-	if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS) {
-		*ret_there |= errno == ECONNREFUSED;
-		close(fd);
-		fd = -1;
-	}
-	return fd;
-}
-
-/* Of a socket that poll has found ready. */
-static bool answered(int fd)
-{
-	socklen_t len = sizeof(int);
-	int e = EIO;
-
-	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &len) == 0 && (e == 0 || e == ECONNREFUSED);
-}
-
 /* Of the sockets that poll has found ready, whether one says that somebody is there; these are closed. */
 static bool take_ready(struct pollfd *fds, size_t *n)
 {
@@ -168,7 +100,7 @@ static bool take_ready(struct pollfd *fds, size_t *n)
 			fds[left++] = fds[i];
 			continue;
 		}
-		there |= answered(fds[i].fd);
+		there |= ptc_machine_answered(fds[i].fd);
 		close(fds[i].fd);
 	}
 	*n = left;
@@ -202,9 +134,9 @@ static bool any_is_there(const struct machines *m, size_t first, size_t *nothers
 	bool there = false;
 
 	for (size_t i = first; i < m->n && i - first < MACHINES_MAX; i++) {
-		struct addrinfo *a = look_up(m->v[i].address);
-		bool own = a && is_own(a);
-		int fd = a && !own ? begin_connect(a, &there) : -1;
+		struct addrinfo *a = ptc_machine_look_up(m->v[i].address);
+		bool own = a && ptc_machine_is_own(a);
+		int fd = a && !own ? ptc_machine_connect(a, &there) : -1;
 
 		*nothers += !own;
 		if (fd >= 0)

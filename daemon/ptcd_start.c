@@ -421,6 +421,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		.workers = d->workers,
 		.planning = p->planning,
 		.stopping = &d->stopping,
+		.cut_off = d->config.cut_off_after_ms > 0,
 	};
 	return rc;
 }

@@ -37,9 +37,9 @@ class Cut(harness.Case):
 
     @contextlib.contextmanager
     def machines(self, **options):
+        options.setdefault("node_lost_after", f"{AFTER}s")
         with Machines([f"n{i}" for i in range(4)]) as m, \
-                self.cluster(nodes=4, devices=1, transport="tls", hosts=m.hosts, lease_ttl=f"{TTL}s", node_lost_after=f"{AFTER}s",
-                             up=False, **options) as c:
+                self.cluster(nodes=4, devices=1, transport="tls", hosts=m.hosts, lease_ttl=f"{TTL}s", up=False, **options) as c:
             m.settle(c)
             c.up(timeout_s=60 * PATIENCE)
             yield m, c
@@ -151,7 +151,7 @@ class Cut(harness.Case):
         """A snapshot may be under way."""
         wait_for(lambda: isinstance(job.resize(config, nodes, check=False), dict), 60 * PATIENCE, f"a resize to {config}", 0.2)
 
-    def cut_some(self, rounds, **options):
+    def cut_some(self, rounds, within=(TTL + AFTER) * 3, **options):
         self.ends_them = "cut_off_after" in options
         with self.machines(**options) as (m, c):
             job = self.job(c)
@@ -164,12 +164,18 @@ class Cut(harness.Case):
         worst = max(started for started, _ in took)
         print(f"{len(took)} machines cut off: new ranks started within {worst:.2f} s, a step ended within {max(s for _, s in took):.2f} s",
               flush=True)
-        self.assertLess(worst, (TTL + AFTER) * 3 * PATIENCE)
+        self.assertLess(worst, within * PATIENCE)
 
     @harness.needs("ip", "nsenter", "unshare")
     @harness.labels("repeats")
     def test_machine_cut_off(self):
         self.cut_some(harness.size(1, 3, 40), cut_off_after="1s")
+
+    @harness.needs("ip", "nsenter", "unshare")
+    @harness.labels("repeats")
+    def test_nobody_is_there(self):
+        """Its ranks' peers wait for it, and its machine answers nothing: nobody waits until it is lost."""
+        self.cut_some(harness.size(1, 2, 20), within=30, node_lost_after="1h")
 
     @unittest.skipUnless(harness.LONG, "the same, with ranks that outlive the cut: PTC_TEST_LONG")
     @harness.needs("ip", "nsenter", "unshare")

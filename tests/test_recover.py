@@ -317,9 +317,10 @@ class Recover(harness.Case):
             self.assertEqual([], self.events(c, job, "recovering", "recovered", "waits", "failed"))
             self.check_end(c, job)
 
-    def rank_fails_beside(self, c, how):
+    def rank_fails_beside(self, c, how, job=None):
         """n1's ptcd gets a signal, then its rank dies, so the other ranks fail; nodes count as lost after an hour. (job, status before)"""
-        job = self.job(c, "fail", every=1 << 40, elastic={"min_gpus": 1, "max_gpus": 3}) # where one is due, ranks wait for the node
+        # where a snapshot is due, ranks wait for the node
+        job = job or self.job(c, "fail", every=1 << 40, elastic={"min_gpus": 1, "max_gpus": 3})
         job.run("dp=3")
         job.do("snapshot")
         before = self.begun(c, job)
@@ -328,17 +329,36 @@ class Recover(harness.Case):
         os.kill(rank["pid"], signal.SIGKILL)
         return job, before
 
+    def goes_on_without(self, c, job, before):
+        after = self.trains(c, job, before["run"]["incarnation"])
+        self.assertEqual("dp=2", after["config"])
+        self.assertNotIn("n1", self.placed(job))
+        self.assertEqual([], self.events(c, job, "node_lost"))
+        c.nodes["n1"].signal(signal.SIGCONT)
+        c.wait_nodes(["n1"], 60 * PATIENCE)
+
     def test_silent(self):
         """A node's lease has ended, it says nothing, and another rank has failed: the job goes on without it before it is lost."""
         with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="1h") as c:
             job, before = self.rank_fails_beside(c, signal.SIGSTOP)
-            after = self.trains(c, job, before["run"]["incarnation"])
-            self.assertEqual("dp=2", after["config"])
-            self.assertNotIn("n1", self.placed(job))
-            self.assertEqual([], self.events(c, job, "node_lost"))
-            c.nodes["n1"].signal(signal.SIGCONT)
-            c.wait_nodes(["n1"], 60 * PATIENCE)
+            self.goes_on_without(c, job, before)
             wait_for(lambda: job.resize("dp=3") and job.status()["config"] == "dp=3", 60 * PATIENCE, "all three again", 0.2)
+            self.check_end(c, job)
+
+    def test_silent_then_lost(self):
+        """The job goes on without a silent node as soon as it has devices; when the node is lost, that is said, too."""
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="20s") as c:
+            job = self.job(c, "fail", every=1 << 40, elastic={"min_gpus": 3, "max_gpus": 3})
+            job, before = self.rank_fails_beside(c, signal.SIGSTOP, job)
+            passed = wait_for(lambda: next((a for a in job.status().get("absent", []) if a["state"] == "passed by"), None),
+                              60 * PATIENCE, "a node that is passed by")
+            self.assertEqual("n1", passed["node"])
+            self.assertIn("the job goes on without it", passed["means"])
+            told = wait_for(lambda: self.events(c, job, "node_lost"), 60 * PATIENCE, "its loss")
+            self.assertIn("node n1 is lost, it has been down for", told[0]["text"])
+            c.nodes["n1"].signal(signal.SIGCONT)
+            self.assertEqual("dp=3", self.trains(c, job, before["run"]["incarnation"])["config"])
+            self.assertEqual(1, len(self.events(c, job, "node_lost")))
             self.check_end(c, job)
 
     def test_refuses(self):
@@ -353,6 +373,35 @@ class Recover(harness.Case):
             after = self.trains(c, job, before["run"]["incarnation"])
             self.assertEqual("dp=3", after["config"])
             self.check_end(c, job)
+
+    def stopped(self, c, job):
+        """n1's ptcd does nothing any more. The status before."""
+        before = self.begun(c, job)
+        c.nodes["n1"].signal(signal.SIGSTOP)
+        return before
+
+    def test_silent_in_a_snapshot(self):
+        """A snapshot waits for ranks of a node that has gone silent, and one of them dies: the others do not wait for long."""
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="1h") as c:
+            job = self.job(c, "fail", every=20, elastic={"min_gpus": 1, "max_gpus": 3})
+            job.run("dp=3")
+            before = self.stopped(c, job)
+            wait_for(lambda: job.status()["phase"] == "arming", 60 * PATIENCE, "a snapshot that waits", 0.02)
+            os.kill(next(r["pid"] for r in before["run"]["ranks"] if r["node"] == "n1"), signal.SIGKILL)
+            self.goes_on_without(c, job, before)
+            self.check_end(c, job)
+            aborted = [e["text"] for e in self.events(c, job, "aborted")]
+            self.assertTrue(aborted and all("node n1 is down and does not answer" in text for text in aborted), aborted)
+
+    def test_silent_when_due(self):
+        """Ranks wait for a snapshot while a node is silent: none is begun, and the job goes on without that node."""
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="1h") as c:
+            job = self.job(c, "hang", every=400, sleep=0.02, elastic={"min_gpus": 1, "max_gpus": 3})
+            job.run("dp=3")
+            before = self.stopped(c, job)
+            self.goes_on_without(c, job, before)
+            self.check_end(c, job)
+            self.assertEqual([], self.events(c, job, "aborted"))
 
     @harness.labels("repeats")
     def test_slow_steps(self):

@@ -32,7 +32,7 @@ struct ptc_node {
 	bool up, drained;              /* up: its key exists */
 	bool known, forgotten, naming; /* in the register; taken out of it while it was down; being put into it */
 	bool declared;                 /* an operator declared it lost; counts while it is down */
-	bool lost;                     /* it is down, and switches of state go on without it (daemon/cluster/loss) */
+	bool lost, unreachable;        /* down, and switches of state go on without it (loss/); nobody is there */
 	int64_t down_ns;               /* since when this daemon has seen it down; 0: it is up */
 	struct ptc_quarantine quarantine;
 	uint64_t marked, seen_marked;                       /* its devices that an operator calls bad, as bits */
@@ -165,9 +165,10 @@ bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t d
 void ptc_cluster_tell_unhealthy(struct ptc_cluster *c, const char *text);
 /* Whether ranks may have the device, as its node and operators say. *ret_health (may be NULL): why not. */
 bool ptc_node_device_well(const struct ptc_node *n, uint32_t device, char ret_health[PTC_HEALTH_BYTES]);
-bool ptc_cluster_any_lost(const struct ptc_cluster *c); /* whether any node counts as lost */
+bool ptc_cluster_any_lost(const struct ptc_cluster *c); /* whether any node is lost, or unreachable */
 bool ptc_node_listed(const struct ptc_node *n);         /* whether people are told of it */
 int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c);
+bool ptc_cluster_early(const struct ptc_cluster *c, const struct ptc_node *n); /* ptc_loss_early, for that node */
 void ptc_cluster_tick(struct ptc_cluster *c); /* every 200 ms: decides which nodes count as lost (on_change) */
 /* forget: the node is not listed until it is back; declare_lost: it is lost until then (false: no more). Block. */
 int ptc_cluster_forget(struct ptc_cluster *c, const char *node, struct ptc_error *err);
@@ -175,8 +176,7 @@ int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost,
 int ptc_cluster_mark_device(struct ptc_cluster *c, const char *node, uint32_t device, bool bad, struct ptc_error *err);
 uint64_t ptc_cluster_epoch(const struct ptc_cluster *c); /* grows with every change of a node */
 bool ptc_cluster_synced(const struct ptc_cluster *c);
-/* The mirror has been complete at least once. Before that, a key that it lacks may exist. */
-bool ptc_cluster_listed(const struct ptc_cluster *c);
+bool ptc_cluster_listed(const struct ptc_cluster *c); /* it was synced once; before, a key that it lacks may exist */
 int64_t ptc_cluster_coordination_epoch(const struct ptc_cluster *c); /* base/number/fence.h; any thread */
 
 /* etcd's database at the last look; zeros before. ptc_cluster_look asks for a new look, and returns at once. */

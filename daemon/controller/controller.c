@@ -63,14 +63,6 @@ static void lose(struct ptc_controller *ctl)
 	ptc_controller_unref(ctl);
 }
 
-struct ptc_controller *ptc_controller_find(const struct ptc_controllers *all, const char *uuid)
-{
-	for (size_t i = 0; i < all->n; i++)
-		if (strcmp(all->list[i]->uuid, uuid) == 0)
-			return all->list[i];
-	return NULL;
-}
-
 /* May free ctl. */
 static void tell_nodes(struct ptc_controller *ctl)
 {
@@ -156,6 +148,7 @@ void ptc_controllers_changed(struct ptc_controllers *all, struct ptc_job_view *j
 		for (size_t i = all->n; i-- > 0;)
 			if (i < all->n)
 				tell_nodes(all->list[i]);
+		ptc_unreachable_tick(all);
 		return;
 	}
 	ctl = ptc_controller_find(all, job->uuid);
@@ -241,6 +234,7 @@ void ptc_controllers_lost(struct ptc_controllers *all)
 void ptc_controllers_free(struct ptc_controllers *all)
 {
 	ptc_controllers_lost(all);
+	ptc_unreachable_free(all);
 	ptc_free(all->list);
 	all->list = NULL;
 }
@@ -286,8 +280,10 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 	for (size_t i = all->n; i-- > 0 && ptc_cluster_any_lost(all->cluster);)
 		if (i < all->n) /* whether that counts for a job is known once its record has been read */
 			ptc_controller_tell_lost(all->list[i]);
-	for (size_t i = 0; i < all->n; i++)
-		ptc_silent_nodes_tick(all->list[i]);
+	ptc_unreachable_tick(all);
+	for (size_t i = all->n; i-- > 0;)
+		if (i < all->n)
+			ptc_silent_nodes_tick(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
 		if (all->list[i]->running || waits(all->list[i])) /* bytes move, or seconds are counted */
 			tell_progress(all->list[i]);
@@ -770,6 +766,8 @@ static void perform_step(struct ptc_controller *ctl, const struct ptc_job_event 
 		perform(ctl, &ups.v[i]);
 	if (ctl->stopped)
 		drop(ctl);
+	if (ctl->record.recovery && ptc_controller_idle(ctl)) /* ranks have just been given up: no tick is waited for */
+		ptc_recovery_tick(ctl);
 	ptc_controller_unref(ctl);
 	ptc_cluster_changed(cluster);
 }

@@ -36,6 +36,9 @@ struct ptc_controllers {
 	struct ptc_controller **list; /* [loop] one for each job whose lock this node holds */
 	size_t n;
 	bool reconciled; /* [loop] every job in the store was found in etcd, or is being removed */
+	/* cut_off: nodes that are cut off end their ranks, and have the time for it; loss/unreachable.c */
+	bool cut_off;
+	struct ptc_unreachable *unreachable;
 };
 
 #define PTC_ID_MASK ((UINT64_C(1) << 53) - 1) /* of random ids: every JSON reader can hold them */
@@ -80,18 +83,15 @@ int ptc_wait_ms(int64_t since_ns);
 
 /* [loop] Call it after a change of the mirror. job NULL: of nodes. */
 void ptc_controllers_changed(struct ptc_controllers *all, struct ptc_job_view *job);
-/* [loop] Call it every 200 ms: it takes locks that nobody holds. */
-void ptc_controllers_tick(struct ptc_controllers *all);
-/* [loop] Call it when this node's lease is gone, and every lock with it. */
-void ptc_controllers_lost(struct ptc_controllers *all);
+void ptc_controllers_tick(struct ptc_controllers *all); /* [loop] every 200 ms: takes locks that nobody holds */
+void ptc_controllers_lost(struct ptc_controllers *all); /* [loop] this node's lease is gone, and every lock with it */
 void ptc_controllers_free(struct ptc_controllers *all);
 /* [loop] Gives the controlled jobs, one by each call; *at begins as 0. False: no more. */
 bool ptc_controllers_next(const struct ptc_controllers *all, size_t *at, const char **ret_uuid,
 			  enum ptc_job_phase *ret_phase);
 /* [loop] For ptc_measuring_opts.runs; arg: struct ptc_controllers. */
 size_t ptc_controllers_runs(void *arg, struct ptc_measuring_run *ret, size_t max);
-/* [loop] Call it now and then: removes what could not be removed before. */
-void ptc_controllers_tidy(struct ptc_controllers *all);
+void ptc_controllers_tidy(struct ptc_controllers *all); /* [loop] now and then: removes what could not be before */
 struct ptc_controller *ptc_controller_find(const struct ptc_controllers *all, const char *uuid);
 
 struct ptc_switch_request {
@@ -177,7 +177,7 @@ struct ptc_lost_tensor {
 };
 struct ptc_absent_node {
 	uint32_t node;
-	const char *state; /* "left out", "without its bytes", "lost" or "down" */
+	const char *state; /* "left out", "without its bytes", "lost", "passed by" or "down" */
 	double down_s;
 	char *means; /* a line for people */
 };

@@ -16,6 +16,14 @@
 #include <string.h>
 #include <uv.h>
 
+struct ptc_controller *ptc_controller_find(const struct ptc_controllers *all, const char *uuid)
+{
+	for (size_t i = 0; i < all->n; i++)
+		if (strcmp(all->list[i]->uuid, uuid) == 0)
+			return all->list[i];
+	return NULL;
+}
+
 struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl)
 {
 	ctl->refs++;
@@ -216,12 +224,45 @@ bool ptc_controller_gave_up(const struct ptc_controller *ctl, const char *node)
 	       ptc_controller_ranks_on(ctl, node);
 }
 
+/* With cut_off_after, its own ptcd ends its ranks before node_lost_after, and until then they may write. */
+static bool may_be_passed(const struct ptc_controller *ctl, const struct ptc_node *n)
+{
+	return !ctl->all->cut_off && ptc_cluster_early(ctl->all->cluster, n);
+}
+
 bool ptc_controller_passes(const struct ptc_controller *ctl, uint32_t node)
 {
-	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
+	const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, node);
+	bool copies = ctl->intent.held && !ptc_controller_idle(ctl) && ptc_controller_ranks_on(ctl, n->doc.name);
 
-	return node < ctl->nknown && ctl->known[node].silent &&
-	       (ptc_controller_is_new(ctl, name) || ptc_controller_gave_up(ctl, name));
+	if (n->up || node >= ctl->nknown || !(ctl->known[node].silent || n->unreachable))
+		return false;
+	return copies || ptc_controller_is_new(ctl, n->doc.name) ||
+	       (ptc_controller_gave_up(ctl, n->doc.name) && may_be_passed(ctl, n));
+}
+
+bool ptc_controller_due(const struct ptc_controller *ctl)
+{
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
+	const struct ptc_record_doc *r = &ctl->record;
+	bool due = false;
+
+	for (size_t i = 0; j && ctl->has_record && r->run == PTC_RUN_LIVE && i < j->nworkers; i++) {
+		const struct ptc_worker_doc *w = &j->workers[i].doc;
+
+		due |= w->state == PTC_WORKER_DUE && w->generation == r->generation &&
+		       w->incarnation == r->incarnation && (!r->snapshot || w->step > r->step);
+	}
+	return due;
+}
+
+bool ptc_controller_unreachable(const struct ptc_controller *ctl, uint32_t node, bool due)
+{
+	const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, node);
+	bool silent = due && node < ctl->nknown && ctl->known[node].silent >= PTC_SILENT_PROBES;
+
+	return !n->up && (n->unreachable || silent) && ctl->has_record && ctl->record.run == PTC_RUN_LIVE &&
+	       ptc_controller_ranks_on(ctl, n->doc.name) && may_be_passed(ctl, n);
 }
 
 void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_kind kind, struct ptc_switch_request *ret)

@@ -61,13 +61,22 @@ void ptc_locks_tick(struct ptc_controllers *all); /* every 200 ms: tries for fre
 void ptc_lock_readable(struct ptc_controller *ctl);
 bool ptc_lock_unreadable(struct ptc_controller *ctl, int status, const char *why);
 
-/* controller_state.c: whether the switch under way starts ranks of a job that trains on the node, where it has none;
- * whether the job's ranks on the node were given up, and the job is to start again; whether such a node is down and
- * silent, so the job goes on without it. loss/silent_nodes.c: asks those that are down; call it each 200 ms. */
+/* controller_state.c:
+ * - is_new: whether the switch under way starts ranks of a job that trains on the node, where it has none.
+ * - gave_up: whether the job's ranks on the node were given up, and the job is to start again.
+ * - passes: whether such a node is down and silent, so the job goes on without it; or one whose held ranks are copied.
+ * - unreachable: whether the job trains, has ranks on the node, which is down, and nobody is there: its ranks may be
+ * given up if no step ends. due: ranks wait for a snapshot, which waits for the node; then its ptcd, if it says nothing
+ * at PTC_SILENT_PROBES questions, is like a machine that is not there. loss/silent_nodes.c asks the ptcd of such nodes,
+ * and aborts switches that wait for a silent one; loss/unreachable.c asks their machines. Call both each 200 ms. */
+#define PTC_SILENT_PROBES 3
 bool ptc_controller_is_new(const struct ptc_controller *ctl, const char *node);
 bool ptc_controller_gave_up(const struct ptc_controller *ctl, const char *node);
 bool ptc_controller_passes(const struct ptc_controller *ctl, uint32_t node);
-void ptc_silent_nodes_tick(struct ptc_controller *ctl);
+bool ptc_controller_unreachable(const struct ptc_controller *ctl, uint32_t node, bool due);
+void ptc_silent_nodes_tick(struct ptc_controller *ctl); /* may free ctl */
+void ptc_unreachable_tick(struct ptc_controllers *all);
+void ptc_unreachable_free(struct ptc_controllers *all);
 
 /* older/older.c: snapshots that the job keeps beside the committed one. */
 struct ptc_older_kept {

@@ -82,12 +82,12 @@ struct ptc_controller {
 	size_t nphases;
 	/* node states told to the core, by cluster number */
 	struct {
-		bool up, lost;
+		bool up, lost, asking, passed, told; /* asking: asked_ns has no answer yet; the last two: while down */
 		int64_t revision;
-		int64_t down_ns;     /* since when this daemon has seen it down; 0: it is up */
-		int64_t back_ns;     /* when it came back; 0: it did not */
-		int64_t asked_ns;    /* loss/silent_nodes.c: the last question to it while it is down ... */
-		bool asking, silent; /* ... is under way; has shown that it is not there */
+		int64_t down_ns;  /* since when this daemon has seen it down; 0: it is up */
+		int64_t back_ns;  /* when it came back; 0: it did not */
+		int64_t asked_ns; /* loss/silent_nodes.c: the last question to it while it is down */
+		uint8_t silent;   /* so many in a row without an answer; PTC_SILENT_PROBES at most */
 	} * known;
 	size_t nknown;
 	struct ptc_recovery recovery;
@@ -121,6 +121,7 @@ void ptc_pull_result_done(struct ptc_pull_result *r);
 /* The document of the record's generation; in FINISHING this is still the view's `to`. */
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl);
 bool ptc_controller_ranks_on(const struct ptc_controller *ctl, const char *node); /* that generation has ranks there */
+bool ptc_controller_due(const struct ptc_controller *ctl); /* ranks wait for a snapshot that has not been made */
 
 /* ending.c: the end of a job whose ranks finish. */
 /* The switch under way ended because a rank had finished. Its caller now waits for the job's end. why: one line. */

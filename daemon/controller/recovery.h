@@ -108,9 +108,10 @@ struct ptc_recovery {
 	} hold;
 	bool held;                  /* the switch under way may make the ranks wait */
 	int64_t ended_ns, retry_ns; /* when the last such switch ended; nothing is tried before */
-	uint32_t tries, fails; /* starts in a row that came to nothing; of these, switches that no node made fail */
-	uint32_t owed;         /* new value for the record's `restarts`, because a start came to nothing; 0: none */
-	char waits[768];       /* why the job waits, as events have said; "": it does not */
+	uint32_t by_time, tries,
+		fails;   /* lost nodes; starts in a row that came to nothing; of these, by no node's fault */
+	uint32_t owed;   /* new value for the record's `restarts`, because a start came to nothing; 0: none */
+	char waits[768]; /* why the job waits, as events have said; "": it does not */
 	/* what the record is to say after the HALT of that id */
 	uint64_t mark_id;
 	struct ptc_record_doc mark; /* recovery and what goes with it */
@@ -129,7 +130,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl); /* recovery.c: each 200 ms. 
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
 /* That HALT has begun: events say why. failed: the rank that was judged; NULL: none was. */
 void ptc_recovery_begun(struct ptc_controller *ctl, const struct ptc_worker_view *failed);
-/* Whether no due snapshot may begin: the job trains, and a node that the snapshot would wait for is lost. */
+/* Whether no due snapshot may begin: the job trains, and a node that the snapshot would wait for is down. */
 bool ptc_recovery_holds(const struct ptc_controller *ctl);
 /* Change a record: the first for a HALT or a snapshot of held ranks, the second for a switch that starts ranks. */
 void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc *r);

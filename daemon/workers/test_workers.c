@@ -10,6 +10,7 @@
 #include "daemon/workers/group/rank_slots.h"
 #include "daemon/workers/group/rank_status.h"
 #include "daemon/workers/session/rank_rendezvous.h"
+#include "daemon/workers/state/worker_limits.h"
 #include "daemon/workers/workers.h"
 #include "proto/local_messages.h"
 #include "proto/local_page.h"
@@ -1742,6 +1743,29 @@ static void test_start_after_others(void **state)
 	}
 }
 
+/* A rank that is given up, and whose step stands, comes to no boundary: it is not asked for half of its time to exit.
+ * On a busy machine one of a few rounds shows it. */
+static void test_stands_and_is_given_up(void **state)
+{
+	int64_t took = INT64_MAX, at;
+
+	(void)state;
+	for (uint64_t round = 1; round <= 5 && took >= WORKERS_GIVEN_UP_MS * INT64_C(500000); round++) {
+		struct group *g = group(1, round, PTC_MODE_RESTART, "hang", NULL);
+
+		start_generation(g, NULL, 0);
+		for (int i = 0; i < 30000 && !says("\"step\": 5"); i++)
+			nap_us(1000);
+		nap_us(1000000); /* it stands for longer than it has to */
+		at = ptc_sys_now_ns();
+		ptc_workers_drop(t.w, UUID, NULL, 0, true);
+		for (int i = 0; i < 30000 && (processes_left() || !all_exited()); i++)
+			nap_us(1000);
+		took = PTC_MIN(took, ptc_sys_now_ns() - at);
+	}
+	assert_true(took < WORKERS_GIVEN_UP_MS * INT64_C(500000));
+}
+
 /* What is published of a rank that stands is whether its state is whole there: before an update it is, in one it is
  * not. */
 static void test_whole(void **state)
@@ -2818,6 +2842,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_leave_killed, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_start_after_others, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_stands_and_is_given_up, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_status, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hostile_rank, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_many_device_ranges, setup, teardown),

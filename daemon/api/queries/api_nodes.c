@@ -91,7 +91,11 @@ static void list_on_loop(void *arg)
 			return;
 		}
 		to = &l->v[l->n++];
-		*to = (struct ptc_node_listed){ .doc = n->doc, .up = n->up, .drained = n->drained, .lost = n->lost };
+		*to = (struct ptc_node_listed){ .doc = n->doc,
+						.up = n->up,
+						.drained = n->drained,
+						.lost = n->lost,
+						.unreachable = n->unreachable };
 		if (n->up)
 			to->quarantined_s = (ptc_quarantine_left(&n->quarantine, ptc_sys_now_ns()) + S_NS - 1) / S_NS;
 		l->failed = !find_given(l, to);

@@ -127,6 +127,7 @@ static const struct ptc_member listed_rows[] = {
 	ROW("pid", doc.pid, INT),
 	ROW("documents", doc.documents, U32),
 	ROW("lost", lost, BOOL),
+	ROW("unreachable", unreachable, BOOL, IF(unreachable)),
 	ROW("given", given, LIST, PTC_COUNT(struct ptc_node_listed, ngiven), .of = &given_members),
 	ROW("devices_free", devices_free, U32),
 	ROW("unhealthy", unhealthy, TEXT, PTC_IF_TEXT(struct ptc_node_listed, unhealthy)),

@@ -63,7 +63,7 @@ struct ptc_node_given {
 };
 struct ptc_node_listed {
 	struct ptc_node_doc doc;
-	bool up, drained, lost;
+	bool up, drained, lost, unreachable;
 	int64_t quarantined_s;               /* 0: it is not */
 	char unhealthy[PTC_UNHEALTHY_BYTES]; /* as in doc, with what operators say */
 	struct ptc_node_given *given;        /* by device */

@@ -94,6 +94,8 @@ static void nodes_that_do_not_answer(void **state)
 	(void)state;
 	assert_text(&(struct ptc_node_listed){ .doc = DOC, .lost = true, .devices_free = 2 }, "down", "false",
 		    "\"lost\":true,\"given\":[],\"devices_free\":2}");
+	assert_text(&(struct ptc_node_listed){ .doc = DOC, .unreachable = true, .devices_free = 2 }, "down", "false",
+		    "\"lost\":false,\"unreachable\":true,\"given\":[],\"devices_free\":2}");
 	assert_text(&(struct ptc_node_listed){ .doc = DOC, .up = true, .drained = true }, "drained", "true",
 		    "\"lost\":false,\"given\":[],\"devices_free\":0}");
 }

@@ -29,7 +29,7 @@ void ptc_loss_node_ended(struct ptc_loss *l, uint32_t up, int64_t now_ns)
 	}
 	l->ended++;
 	if (2 * l->ended > l->members)
-		l->hold_ns = now_ns + PTC_LOSS_RETURN * l->after_ns;
+		l->most_ns = l->hold_ns = now_ns + PTC_LOSS_RETURN * l->after_ns;
 }
 
 bool ptc_loss_is(const struct ptc_loss *l, int64_t down_ns, bool declared, int64_t now_ns)
@@ -39,4 +39,9 @@ bool ptc_loss_is(const struct ptc_loss *l, int64_t down_ns, bool declared, int64
 	if (!l->since_ns || now_ns < l->hold_ns)
 		return false;
 	return now_ns - PTC_MAX(down_ns, l->since_ns) >= l->after_ns;
+}
+
+bool ptc_loss_early(const struct ptc_loss *l, int64_t now_ns)
+{
+	return l->since_ns && now_ns >= l->most_ns && now_ns - l->since_ns >= PTC_MIN(l->after_ns, PTC_LOSS_SETTLES_NS);
 }

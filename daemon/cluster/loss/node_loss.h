@@ -16,8 +16,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PTC_LOSS_PAUSE_NS INT64_C(2000000000)
-#define PTC_LOSS_RETURN   3
+#define PTC_LOSS_PAUSE_NS   INT64_C(2000000000)
+#define PTC_LOSS_RETURN     3
+#define PTC_LOSS_SETTLES_NS INT64_C(10000000000)
 
 struct ptc_loss {
 	int64_t after_ns; /* set by the owner; the rest begins as zeros */
@@ -28,6 +29,7 @@ struct ptc_loss {
 	int64_t first_ns; /* when the first of the nodes ended that are counted together */
 	uint32_t members; /* number of nodes that were up before that */
 	uint32_t ended;
+	int64_t most_ns; /* as hold_ns, but only because most nodes have ended */
 };
 /* Call this once a tick, before ptc_loss_is. heard: etcd answers now. */
 void ptc_loss_tick(struct ptc_loss *l, bool heard, int64_t now_ns);
@@ -35,3 +37,7 @@ void ptc_loss_tick(struct ptc_loss *l, bool heard, int64_t now_ns);
 void ptc_loss_node_ended(struct ptc_loss *l, uint32_t up, int64_t now_ns);
 /* Whether a node is lost that is down since down_ns. declared: an operator declared it lost. */
 bool ptc_loss_is(const struct ptc_loss *l, int64_t down_ns, bool declared, int64_t now_ns);
+/* Whether a node that has ended may be passed by before it is lost, if its machine answers nothing. Not if most nodes
+ * have ended; nor until etcd has answered without a break for after_ns, or for PTC_LOSS_SETTLES_NS if that is less, in
+ * which every node that lives gets its lease back. */
+bool ptc_loss_early(const struct ptc_loss *l, int64_t now_ns);

@@ -128,6 +128,36 @@ static void one_of_two(void **state)
 	assert_true(ptc_loss_is(&l, 100 * S, false, 110 * S));
 }
 
+/* Who has ended may be passed by before it is lost: once etcd has answered for a while, and not if most have ended. */
+static void early(void **state)
+{
+	struct ptc_loss l = { .after_ns = 3600 * S };
+
+	assert_false(ptc_loss_early(&l, 1 * S));
+	run(&l, 1, 10);
+	assert_false(ptc_loss_early(&l, 10 * S));
+	run(&l, 11, 11); /* though all have three hours after our start */
+	assert_true(ptc_loss_early(&l, 11 * S));
+	ptc_loss_tick(&l, false, 12 * S);
+	assert_false(ptc_loss_early(&l, 12 * S));
+	run(&l, 13, 22);
+	assert_false(ptc_loss_early(&l, 22 * S));
+	run(&l, 23, 23);
+	assert_true(ptc_loss_early(&l, 23 * S));
+	run(&l, 60, 69); /* we were stopped */
+	assert_false(ptc_loss_early(&l, 69 * S));
+	run(&l, 70, 100);
+	ptc_loss_node_ended(&l, 3, 100 * S); /* one of four, two of four */
+	ptc_loss_node_ended(&l, 2, 100 * S);
+	assert_true(ptc_loss_early(&l, 100 * S));
+	ptc_loss_node_ended(&l, 1, 101 * S);
+	assert_false(ptc_loss_early(&l, 101 * S));
+
+	l = (struct ptc_loss){ .after_ns = 2 * S }; /* who counts as lost after less need not be passed by */
+	run(&l, 1, 3);
+	assert_true(ptc_loss_early(&l, 3 * S));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -138,6 +168,7 @@ int main(void)
 		cmocka_unit_test(most_together),
 		cmocka_unit_test(most_in_turn),
 		cmocka_unit_test(one_of_two),
+		cmocka_unit_test(early),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -78,7 +78,7 @@ void ptc_cluster_node_ended(struct ptc_cluster *c, struct ptc_node *n)
 bool ptc_cluster_any_lost(const struct ptc_cluster *c)
 {
 	for (size_t i = 0; i < c->nnodes; i++)
-		if (c->nodes[i]->lost)
+		if (c->nodes[i]->lost || c->nodes[i]->unreachable)
 			return true;
 	return false;
 }
@@ -86,6 +86,12 @@ bool ptc_cluster_any_lost(const struct ptc_cluster *c)
 int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c)
 {
 	return c->loss.after_ns;
+}
+
+/* Of a node that this daemon has never seen up, it cannot know how long it has had no lease. */
+bool ptc_cluster_early(const struct ptc_cluster *c, const struct ptc_node *n)
+{
+	return !n->up && n->create_revision && ptc_loss_early(&c->loss, ptc_sys_now_ns());
 }
 
 void ptc_cluster_tick(struct ptc_cluster *c)

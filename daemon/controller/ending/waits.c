@@ -16,10 +16,12 @@ void ptc_controller_saw_node(struct ptc_controller *ctl, uint32_t node, bool up)
 {
 	int64_t *since = &ctl->known[node].down_ns;
 
-	if (up)
-		*since = 0, ctl->known[node].silent = false;
-	else if (!*since)
+	if (up) {
+		*since = 0, ctl->known[node].silent = 0;
+		ctl->known[node].passed = ctl->known[node].told = false;
+	} else if (!*since) {
 		*since = ptc_sys_now_ns();
+	}
 }
 
 /* "node n1, down for 12 s; node n2, down for 3 s"; false: no node is waited for. */

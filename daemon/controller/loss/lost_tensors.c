@@ -162,6 +162,9 @@ static char *means(const struct ptc_absent_node *of, const struct ptc_record_doc
 				    more ? "at least " : "", (unsigned long long)n, items);
 	if (record->run == PTC_RUN_LIVE)
 		return ptc_asprintf("%s is on other nodes; the job's ranks run, and switches wait for the node", what);
+	if (strcmp(of->state, "passed by") == 0)
+		return ptc_asprintf("%s is on other nodes; nothing there answers, and the job goes on without it",
+				    what);
 	if (strcmp(of->state, "down") != 0)
 		return ptc_asprintf("%s is on other nodes; switches go on without it", what);
 	return ptc_asprintf("%s is on other nodes; switches wait for the node until it is lost%s", what,
@@ -174,6 +177,7 @@ static char *means(const struct ptc_absent_node *of, const struct ptc_record_doc
 static void list_absent(void *arg)
 {
 	struct absent *a = arg;
+	const struct ptc_controller *ctl = ptc_controller_find(a->all, a->v->meta.uuid); /* others do not know */
 	struct ptc_cluster *c = a->all->cluster;
 
 	a->r->absent = ptc_calloc(a->v->nnodes, sizeof *a->r->absent);
@@ -186,10 +190,11 @@ static void list_absent(void *arg)
 		if (a->usable[i] || !ptc_cluster_find_node(c, a->v->nodes[i], &at))
 			continue;
 		n = ptc_cluster_node(c, at);
-		state = !ptc_view_placed(a->v, a->v->nodes[i]) ? "left out"
-			: n->up                                ? "without its bytes"
-			: ptc_node_lost_for(n, a->record)      ? "lost"
-							       : "down";
+		state = !ptc_view_placed(a->v, a->v->nodes[i])  ? "left out"
+			: n->up                                 ? "without its bytes"
+			: ptc_node_lost_for(n, a->record)       ? "lost"
+			: ctl && ptc_controller_passes(ctl, at) ? "passed by"
+								: "down";
 		a->r->absent[a->r->nabsent++] = (struct ptc_absent_node){
 			.node = i,
 			.state = state,

@@ -40,21 +40,23 @@ void ptc_controller_tell_node(struct ptc_controller *ctl, uint32_t node, bool up
 				 "lost");
 }
 
-static void tell_one_lost(struct ptc_controller *ctl, const struct ptc_node *n)
+/* Also if the job has gone on without it before: then it may have no part in the job any more. */
+static void tell_one_lost(struct ptc_controller *ctl, uint32_t i)
 {
-	if (!has_part(ctl, n->doc.name))
+	const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, i);
+	const char *means = ctl->known[i].passed && ctl->record.run == PTC_RUN_LIVE
+				    ? "the job had gone on without it"
+				    : "switches go on without it where other nodes hold the state";
+
+	if (ctl->known[i].told || !(ctl->known[i].passed || has_part(ctl, n->doc.name)))
 		return;
+	ctl->known[i].told = true;
 	if (n->declared)
-		ptc_event(ctl->all->cluster, ctl->uuid, "node_lost",
-			  "node %s is lost, an operator says so: switches go on without it where other nodes hold the "
-			  "state",
-			  n->doc.name);
+		ptc_event(ctl->all->cluster, ctl->uuid, "node_lost", "node %s is lost, an operator says so: %s",
+			  n->doc.name, means);
 	else
-		ptc_event(ctl->all->cluster, ctl->uuid, "node_lost",
-			  "node %s is lost, it has been down for %.1f s: switches go on without it where other nodes "
-			  "hold "
-			  "the state",
-			  n->doc.name, (double)(ptc_sys_now_ns() - n->down_ns) / 1e9);
+		ptc_event(ctl->all->cluster, ctl->uuid, "node_lost", "node %s is lost, it has been down for %.1f s: %s",
+			  n->doc.name, (double)(ptc_sys_now_ns() - n->down_ns) / 1e9, means);
 }
 
 void ptc_controller_tell_lost(struct ptc_controller *ctl)
@@ -62,15 +64,15 @@ void ptc_controller_tell_lost(struct ptc_controller *ctl)
 	ptc_controller_ref(ctl);
 	for (uint32_t i = 0; i < ctl->nknown && !ctl->gone; i++) {
 		const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, i);
-		bool lost = counts(ctl, i);
+		bool lost = counts(ctl, i), was = ctl->known[i].lost;
 		struct ptc_job_event ev = { .kind = lost ? PTC_EV_NODE_LOST : PTC_EV_NODE_FOUND, .node = i };
 
-		if (lost == ctl->known[i].lost)
-			continue;
 		ctl->known[i].lost = lost;
-		if (lost && n->lost)
-			tell_one_lost(ctl, n);
-		if (lost || !n->up) /* else it has been told that the node is up */
+		ctl->known[i].passed |= lost && !n->lost;
+		ctl->known[i].told &= n->lost && (lost || ctl->known[i].passed); /* it may be lost anew */
+		if (n->lost && (ctl->known[i].passed || (lost && !was)))
+			tell_one_lost(ctl, i);
+		if (lost != was && (lost || !n->up)) /* else it has been told that the node is up */
 			ptc_controller_step(ctl, &ev);
 	}
 	ptc_controller_unref(ctl);

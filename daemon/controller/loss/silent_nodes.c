@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes that are down, and that are not waited for once they are silent, too:
+/* Nodes that are down, and that are not waited for once their ptcd is silent, too:
  * - those on which a switch starts ranks of a job that trains, and where it has none yet: no step shows whether such a
  *   node lives, and none is lost with it;
- * - those of a job whose ranks were given up: its ranks there do not count any more, and the job starts elsewhere.
+ * - those of a job whose ranks were given up: its ranks there do not count any more, and the job starts elsewhere;
+ * - those of which ranks are held, and copied: the ranks there are left out;
+ * - those of a job that trains, while a switch waits for them: training stands still for it, so it is aborted. A
+ *   snapshot that is due begins again once all nodes are up.
  *
  * Happy path: they are all up. Failure modes: one is down and answers, or refuses the connection: its ptcd is being
  * restarted, or cannot reach etcd, and it is waited for (PTC_JOB_NODE_WAIT_MS, or `node_lost_after`). It says nothing:
- * the core is told that it is lost. It aborts the switch, or starts the job without the node. Loop thread. */
+ * the core is told that it is lost, or to abort. Loop thread. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
+
+#include <stdio.h>
 
 #define ASK_NS INT64_C(1000000000)
 
@@ -30,7 +35,9 @@ static void answered(void *arg, int status, const struct ptc_error *err)
 	(void)err;
 	ctl->known[a->node].asking = false;
 	if (!ctl->gone && ctl->known[a->node].down_ns == a->down_ns) { /* it may answer later, without a lease */
-		ctl->known[a->node].silent = status == PTC_ETIMEOUT;
+		uint8_t *n = &ctl->known[a->node].silent;
+
+		*n = status == PTC_ETIMEOUT ? PTC_MIN(*n + 1, PTC_SILENT_PROBES) : 0;
 		ptc_controller_tell_lost(ctl);
 	}
 	ptc_controller_unref(ctl);
@@ -62,14 +69,49 @@ static void look(struct ptc_controller *ctl, const char *node)
 	ask(ctl, at);
 }
 
+/* Of a job that trains: whether a switch is under way that its ranks take part in. */
+static bool switches(const struct ptc_controller *ctl)
+{
+	return ctl->has_record && ctl->record.run == PTC_RUN_LIVE && !ptc_controller_idle(ctl) && ctl->intent.run_from;
+}
+
+static void abort_for(struct ptc_controller *ctl, const char *node)
+{
+	char why[PTC_NAME_MAX + 128];
+
+	snprintf(
+		why, sizeof why,
+		"node %s is down and does not answer, and the job's ranks would wait for it: ask again once it is back",
+		node);
+	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_ABORT, .status = PTC_EPEER, .text = why });
+}
+
+static void abort_for_silent(struct ptc_controller *ctl)
+{
+	const struct ptc_generation_doc *now = ptc_controller_current(ctl);
+	const char *silent = NULL;
+	uint32_t at;
+
+	for (size_t i = 0; i < now->nnodes && !silent; i++)
+		if (ptc_cluster_find_node(ctl->all->cluster, now->nodes[i], &at) && at < ctl->nknown &&
+		    (ctl->known[at].silent > 1 || ptc_cluster_node(ctl->all->cluster, at)->unreachable) &&
+		    ptc_job_awaits_down(ctl->core, at))
+			silent = now->nodes[i];
+	if (silent)
+		abort_for(ctl, silent);
+}
+
 void ptc_silent_nodes_tick(struct ptc_controller *ctl)
 {
 	const struct ptc_generation_doc *now = ptc_controller_current(ctl);
+	bool waited = switches(ctl) || ptc_controller_due(ctl);
 
 	for (size_t i = 0; i < ctl->view.to.nnodes; i++)
 		if (ptc_controller_is_new(ctl, ctl->view.to.nodes[i]))
 			look(ctl, ctl->view.to.nodes[i]);
 	for (size_t i = 0; i < now->nnodes; i++)
-		if (ptc_controller_gave_up(ctl, now->nodes[i]))
+		if (waited || ptc_controller_gave_up(ctl, now->nodes[i]))
 			look(ctl, now->nodes[i]);
+	if (switches(ctl) && !ctl->intent.held)
+		abort_for_silent(ctl);
 }

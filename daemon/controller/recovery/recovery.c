@@ -27,32 +27,40 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define MS           INT64_C(1000000)
-#define ASK_NS       (250 * MS)   /* between rounds */
-#define DECLARED_NS  (1000 * MS)  /* an operator says that it is lost: steps have to stand still for so long only */
-#define FRESH_NS     (3000 * MS)  /* what the last round has said still holds */
-#define RELEASED_NS  (1000 * MS)  /* ranks that a switch has held show within that they go on */
-#define STEPS        3            /* what so many steps take says nothing: one of them may take longer */
-#define JUDGE_NS     (500 * MS)   /* a program is to blame when all nodes have answered for so long */
-#define JUDGE_MAX_NS (10000 * MS) /* .. or when this has passed */
-#define BACK_NS      (3000 * MS)  /* a node that is back says within what has become of its ranks */
-#define RETRY_NS     (1000 * MS)  /* doubled with each try, */
-#define RETRY_LOG2   4            /* .. so often */
-#define TRIES_MAX    8
+#define MS             INT64_C(1000000)
+#define ASK_NS         (150 * MS)   /* between rounds: one each tick */
+#define DECLARED_NS    (1000 * MS)  /* an operator says that it is lost: steps have to stand still for so long only */
+#define UNREACHABLE_NS (500 * MS)   /* nobody is there: likewise, unless three steps take longer */
+#define FRESH_NS       (3000 * MS)  /* what the last round has said still holds */
+#define RELEASED_NS    (1000 * MS)  /* ranks that a switch has held show within that they go on */
+#define STEPS          3            /* what so many steps take says nothing: one of them may take longer */
+#define JUDGE_NS       (500 * MS)   /* a program is to blame when all nodes have answered for so long */
+#define JUDGE_MAX_NS   (10000 * MS) /* .. or when this has passed */
+#define BACK_NS        (3000 * MS)  /* a node that is back says within what has become of its ranks */
+#define RETRY_NS       (1000 * MS)  /* doubled with each try, */
+#define RETRY_LOG2     4            /* .. so often */
+#define TRIES_MAX      8
 
 /* ---- the nodes of the generation ---------------------------------------------------- */
 
 struct parts {
-	uint32_t down, lost;
-	bool declared;  /* all that are lost */
-	bool back;      /* one has come back a moment ago */
-	int64_t latest; /* the last of them went down then */
+	uint32_t down, lost, unreachable, by_time; /* lost: also those that are passed by, and the unreachable ones */
+	bool declared;                             /* all that are lost */
+	bool back;                                 /* one has come back a moment ago */
+	int64_t latest;                            /* the last of them went down then */
 	char names[256];
 };
+
+/* What `stop` and `wait` do is worth the wait for node_lost_after. */
+static bool shrinks(const struct ptc_controller *ctl)
+{
+	return ctl->recovery.has_elastic && ctl->recovery.elastic.on_failure == PTC_JOB_SHRINK;
+}
 
 static struct parts look(const struct ptc_controller *ctl)
 {
 	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+	bool due = ptc_controller_due(ctl), unreachable, passed;
 	struct parts p = { .declared = true };
 	int64_t now = ptc_sys_now_ns();
 	size_t len = 0;
@@ -67,9 +75,13 @@ static struct parts look(const struct ptc_controller *ctl)
 		p.back |= at < ctl->nknown && ctl->known[at].back_ns && now - ctl->known[at].back_ns < BACK_NS;
 		if (n->up)
 			continue;
+		unreachable = shrinks(ctl) && ptc_controller_unreachable(ctl, at, due);
+		passed = ptc_controller_passes(ctl, at);
 		p.down++;
-		p.lost += n->lost || ptc_controller_passes(ctl, at);
-		p.declared = p.declared && (!n->lost || n->declared);
+		p.unreachable += unreachable;
+		p.lost += n->lost || passed || unreachable;
+		p.by_time += n->lost;
+		p.declared = p.declared && (n->lost ? n->declared : !unreachable && !passed);
 		p.latest = PTC_MAX(p.latest, n->down_ns);
 		if (len + strlen(g->nodes[i]) + 8 < sizeof p.names)
 			len += (size_t)snprintf(p.names + len, sizeof p.names - len, "%s%s", len ? ", " : "",
@@ -82,13 +94,21 @@ static struct parts look(const struct ptc_controller *ctl)
 static bool stands(const struct ptc_controller *ctl, const struct parts *p)
 {
 	const struct ptc_rank_rounds *r = &ctl->recovery.rounds;
-	int64_t window = PTC_MAX(ptc_cluster_lost_after_ns(ctl->all->cluster), (int64_t)(STEPS * 1e9 * r->step_s));
+	int64_t steps = (int64_t)(STEPS * 1e9 * r->step_s);
+	int64_t window = PTC_MAX(ptc_cluster_lost_after_ns(ctl->all->cluster), steps);
 
 	if (p->declared)
 		window = DECLARED_NS;
+	if (p->unreachable)
+		window = PTC_MIN(window, PTC_MAX(UNREACHABLE_NS, steps));
 	return p->lost && r->incarnation == ctl->record.incarnation && r->n && r->done_ns >= p->latest &&
 	       ptc_sys_now_ns() - r->done_ns < FRESH_NS && r->done_ns - r->still_ns >= window &&
-	       r->done_ns - ctl->recovery.ended_ns >= RELEASED_NS;
+	       r->done_ns - ctl->recovery.ended_ns >= PTC_MAX(RELEASED_NS, PTC_MIN(window, steps));
+}
+
+static const char *how_gone(const struct parts *p)
+{
+	return p->by_time || !p->unreachable ? "is lost" : "is down, and nothing on it answers";
 }
 
 /* ---- what is said ---------------------------------------------------------------------- */
@@ -299,8 +319,8 @@ static void give_up_ranks(struct ptc_controller *ctl, const struct parts *p, enu
 	if (held)
 		mark_held(ctl, &r);
 	if (!kind || count_loss(ctl, p->names))
-		will_tell(ctl, kind ? "recovering" : "failed", "node %s is lost, and no step has ended for %.1f s: %s",
-			  p->names, (double)(ptc_sys_now_ns() - ctl->recovery.rounds.still_ns) / 1e9,
+		will_tell(ctl, kind ? "recovering" : "failed", "node %s %s, and no step has ended for %.1f s: %s",
+			  p->names, how_gone(p), (double)(ptc_sys_now_ns() - ctl->recovery.rounds.still_ns) / 1e9,
 			  kind ? "the job's other ranks are ended, and it is started again without that node"
 			       : "the job ends, as its `on_failure: stop` says");
 	submit_halt(ctl, &r);
@@ -321,10 +341,11 @@ static void planned_live(struct ptc_controller *ctl, struct ptc_recovery_plan *p
 	try_later(ctl);
 	if (p->status == PTC_ENODEVICES && ptc_straggler_drain_yields(ctl))
 		return;
-	snprintf(why, sizeof why,
-		 "node %s is lost, and the job cannot go on without it: %s; its ranks are left as they are until the "
-		 "node is back",
-		 parts.names, p->err.text);
+	snprintf(
+		why, sizeof why,
+		"node %s %s, and the job cannot go on without it: %s; its ranks are left as they are until the node is "
+		"back",
+		parts.names, how_gone(&parts), p->err.text);
 	wait_for(ctl, why);
 }
 
@@ -340,7 +361,7 @@ static void act(struct ptc_controller *ctl, const struct parts *p)
 	} else if (!ptc_controller_idle(ctl) && ctl->intent.held) {
 		return; /* it ends by itself */
 	} else if (!ptc_controller_idle(ctl)) {
-		snprintf(why, sizeof why, "node %s is lost, which has ranks of the job", p->names);
+		snprintf(why, sizeof why, "node %s %s, which has ranks of the job", p->names, how_gone(p));
 		ptc_controller_step(ctl,
 				    &(struct ptc_job_event){ .kind = PTC_EV_ABORT, .status = PTC_EPEER, .text = why });
 	} else if (r->elastic.on_failure == PTC_JOB_STOP) {
@@ -628,7 +649,7 @@ static void start_again(struct ptc_controller *ctl, const struct parts *p)
 
 bool ptc_recovery_holds(const struct ptc_controller *ctl)
 {
-	return ctl->record.run == PTC_RUN_LIVE && look(ctl).lost;
+	return ctl->record.run == PTC_RUN_LIVE && look(ctl).down;
 }
 
 /* Ranks were started, so it may be their doing that the switch has come to nothing. */
@@ -755,10 +776,16 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 		return;
 	}
 	p = look(ctl);
+	if (p.by_time != ctl->recovery.by_time) /* what had to wait for that may be possible */
+		ctl->recovery.retry_ns = 0;
+	ctl->recovery.by_time = p.by_time;
 	if (ctl->record.recovery)
 		ptc_growth_forget_absent(ctl);
 	if (p.down || p.back) /* ranks may have waited for that node's: it counts anew from here */
 		ctl->recovery.rounds.stand.still_ns = ptc_sys_now_ns();
+	if (ctl->record.run == PTC_RUN_LIVE && p.down && !ctl->recovery.has_elastic && !ctl->recovery.planning &&
+	    ptc_sys_now_ns() >= ctl->recovery.retry_ns)
+		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
 	if (ctl->record.run == PTC_RUN_LIVE && p.down && ptc_sys_now_ns() - ctl->recovery.rounds.asked_ns >= ASK_NS)
 		ptc_recovery_ask(ctl,
 				 false); /* whatever is planned or waited for: what decides is where steps are then */

@@ -2,7 +2,8 @@
 /* Ending generations and processes. Happy path: ranks are told; with rebuild they come back to ptc_next, with restart
  * they exit.
  *
- * Failure modes: a rank that does neither gets SIGTERM after half of the grace time and SIGKILL after all of it. That
+ * Failure modes: a rank that does neither gets SIGTERM after half of the grace time and SIGKILL after all of it. (If it
+ * is given up, and its step stands, it gets SIGTERM at once: it comes to no boundary where it would be told.) That
  * goes on without the caller, too; and a ptcd that starts anew finds `ending` in the group's file. */
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/process/process.h"
@@ -21,6 +22,7 @@
 
 #define KILL_AGAIN_NS INT64_C(1000000000)
 #define STANDS_NS     INT64_C(3000000000) /* a step that stands for so long, */
+#define GIVEN_UP_NS   INT64_C(500000000)  /* .. or for so long where the job starts again, */
 #define TELLS_NS      INT64_C(1000000000) /* a switch whose copy has failed says so within that */
 #define STANDS_STEPS  3                   /* .. and for as long as so many take, does not go on */
 
@@ -40,15 +42,23 @@ static bool over_locked(struct group *g)
 	return over;
 }
 
-/* It was told to exit before, with more time. */
-static void hurry_locked(struct ptc_workers *w, struct worker *k, uint32_t grace_ms)
+/* Its step has stood for so long, and for as long as STANDS_STEPS of them take: it comes to no boundary any more. */
+static bool stands(const struct worker *k, int64_t now_ns, int64_t for_ns)
+{
+	int64_t window = PTC_MAX(for_ns, (int64_t)(STANDS_STEPS * 1e9 * k->step_seconds));
+
+	return k->phase == WORKER_RUNNING && k->seen && now_ns - k->seen_ns >= window;
+}
+
+/* It was told to exit before, with more time. at_once: it is not given half of the grace time to exit by itself. */
+static void hurry_locked(struct ptc_workers *w, struct worker *k, uint32_t grace_ms, bool at_once)
 {
 	int64_t now = ptc_sys_now_ns();
 
 	if (k->ended || !k->exit_wanted)
 		return;
 	if (k->term_ns)
-		k->term_ns = PTC_MIN(k->term_ns, now + (int64_t)grace_ms * 500000);
+		k->term_ns = PTC_MIN(k->term_ns, now + (at_once ? 0 : (int64_t)grace_ms * 500000));
 	k->kill_ns = PTC_MIN(k->kill_ns, now + (int64_t)grace_ms * 1000000);
 	ptc_workers_wake(w);
 }
@@ -59,9 +69,11 @@ static void end_worker_locked(struct ptc_workers *w, struct group *g, struct wor
 	int64_t now = ptc_sys_now_ns();
 
 	if (g->desc.mode == PTC_MODE_RESTART || g->dropping) {
+		bool waits = g->given_up && stands(k, now, GIVEN_UP_NS); /* for a rank that is lost */
+
 		ptc_worker_want_exit_locked(w, k, grace);
 		if (g->given_up)
-			hurry_locked(w, k, grace);
+			hurry_locked(w, k, grace, waits);
 		return;
 	}
 	if (k->phase == WORKER_WAITING) { /* has a slot, but was never told */
@@ -199,7 +211,7 @@ void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_
 		if (!wanted)
 			ptc_worker_want_exit_locked(w, k, WORKERS_GRACE_MS);
 		if (given_up)
-			hurry_locked(w, k, WORKERS_GIVEN_UP_MS);
+			hurry_locked(w, k, WORKERS_GIVEN_UP_MS, false);
 	}
 	pthread_mutex_unlock(&w->lock);
 }
@@ -389,14 +401,6 @@ static void signal_worker(struct worker *k, int sig)
 
 /* ---- devices that fail --------------------------------------------------------- */
 
-/* As of a node that is lost: it makes no steps any more. */
-static bool stands(const struct worker *k, int64_t now_ns)
-{
-	int64_t window = PTC_MAX(STANDS_NS, (int64_t)(STANDS_STEPS * 1e9 * k->step_seconds));
-
-	return k->phase == WORKER_RUNNING && k->seen && now_ns - k->seen_ns >= window;
-}
-
 void ptc_workers_device_failed(struct ptc_workers *w, uint32_t device, pid_t pid, const char *why)
 {
 	int64_t now = ptc_sys_now_ns();
@@ -405,7 +409,7 @@ void ptc_workers_device_failed(struct ptc_workers *w, uint32_t device, pid_t pid
 	for (struct job *job = w->jobs; job; job = job->next)
 		for (struct worker *k = job->workers; k; k = k->next) {
 			if (k->ended || !k->group || k->bad_ns || k->group->ranks[k->slot].device != device ||
-			    (pid ? k->pid != pid : !stands(k, now)))
+			    (pid ? k->pid != pid : !stands(k, now, STANDS_NS)))
 				continue;
 			k->bad_ns = now + (pid ? TELLS_NS : 0);
 			k->bad_device = device;

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds out whether the machines of nodes that are down are there at all. Only of nodes that have ranks of a job which
+ * trains, or get some, or whose ranks were given up; for all jobs of this daemon together.
+ *
+ * Happy path: such a machine gets TRIES connections, one after the other. If it neither takes nor refuses any of them,
+ * the node is unreachable until a later look, or until it has a lease again. A ptcd that is restarted, upgraded or
+ * stopped under its ranks is not: its kernel answers.
+ *
+ * Failure modes: a name that nobody resolves, a machine that is our own, no memory: nothing can be told, so it is not
+ * unreachable. If our own network is gone, all are: whoever acts on it has heard of other nodes since. The looking is a
+ * task, which waits on a thread of libuv's pool; the rest is on the loop. */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/sys/sys.h"
+#include "daemon/cluster/loss/machines.h"
+
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define MS           INT64_C(1000000)
+#define TRIES        3
+#define GAP_NS       (150 * MS)  /* between their beginnings */
+#define LOOK_NS      (600 * MS)  /* from the beginning of the first to the end of all */
+#define AGAIN_NS     (1000 * MS) /* between looks, where nothing new is to be seen */
+#define MACHINES_MAX 32          /* at a look, for each needs TRIES descriptors */
+
+struct asked {
+	uint32_t node;
+	int64_t down_ns; /* of the node, when the look began */
+	char address[256];
+	struct addrinfo *at;
+	bool there;
+};
+
+struct ptc_unreachable {
+	struct ptc_controllers *all;
+	bool asking;
+	int64_t next_ns;
+	size_t n;
+	struct asked v[MACHINES_MAX];
+	struct pollfd fds[TRIES * MACHINES_MAX]; /* of v[i]: those from TRIES * i on */
+};
+
+/* ---- on a thread of the pool ---- */
+
+static void take_ready(struct ptc_unreachable *a)
+{
+	for (size_t k = 0; k < TRIES * a->n; k++) {
+		if (a->fds[k].fd < 0 || !a->fds[k].revents)
+			continue;
+		a->v[k / TRIES].there |= ptc_machine_answered(a->fds[k].fd);
+		close(a->fds[k].fd);
+		a->fds[k].fd = -1;
+	}
+}
+
+static void wait_until(struct ptc_unreachable *a, int64_t until_ns)
+{
+	size_t silent = 1;
+
+	for (int64_t now = ptc_sys_now_ns(); silent && now < until_ns; now = ptc_sys_now_ns()) {
+		if (poll(a->fds, (nfds_t)(TRIES * a->n), (int)((until_ns - now + MS - 1) / MS)) > 0)
+			take_ready(a);
+		silent = 0;
+		for (size_t i = 0; i < a->n; i++)
+			silent += !a->v[i].there;
+	}
+}
+
+static void look(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_unreachable *a = arg;
+	int64_t began;
+
+	(void)e;
+	for (size_t i = 0; i < a->n; i++) {
+		a->v[i].at = ptc_machine_look_up(a->v[i].address);
+		a->v[i].there = !a->v[i].at || ptc_machine_is_own(a->v[i].at);
+	}
+	for (size_t k = 0; k < TRIES * a->n; k++)
+		a->fds[k] = (struct pollfd){ -1, POLLOUT, 0 };
+	began = ptc_sys_now_ns();
+	for (size_t t = 0; t < TRIES; t++) {
+		for (size_t i = 0; i < a->n; i++)
+			if (!a->v[i].there)
+				a->fds[TRIES * i + t].fd = ptc_machine_connect(a->v[i].at, &a->v[i].there);
+		wait_until(a, began + (t + 1 < TRIES ? (int64_t)(t + 1) * GAP_NS : LOOK_NS));
+	}
+	for (size_t k = 0; k < TRIES * a->n; k++)
+		if (a->fds[k].fd >= 0)
+			close(a->fds[k].fd);
+	for (size_t i = 0; i < a->n; i++)
+		if (a->v[i].at)
+			freeaddrinfo(a->v[i].at);
+}
+
+/* ---- on the loop ---- */
+
+static void looked(void *arg)
+{
+	struct ptc_unreachable *a = arg;
+	bool changed = false;
+
+	if (!a->all->unreachable) { /* the daemon ends */
+		ptc_free(a);
+		return;
+	}
+	for (size_t i = 0; i < a->n; i++) {
+		struct ptc_node *n = ptc_cluster_node(a->all->cluster, a->v[i].node);
+
+		if (n->up || n->down_ns != a->v[i].down_ns)
+			continue;
+		changed |= n->unreachable != !a->v[i].there;
+		n->unreachable = !a->v[i].there;
+	}
+	a->asking = false;
+	a->next_ns = changed ? 0 : ptc_sys_now_ns() + AGAIN_NS;
+	for (size_t i = a->all->n; changed && i-- > 0;) {
+		struct ptc_controller *ctl = i < a->all->n ? ptc_controller_ref(a->all->list[i]) : NULL;
+
+		if (!ctl)
+			continue;
+		ptc_controller_tell_lost(ctl);
+		ptc_recovery_tick(ctl);
+		ptc_controller_unref(ctl);
+	}
+}
+
+static void want(struct ptc_unreachable *a, const char *node)
+{
+	const struct ptc_node *n;
+	bool known = false;
+	uint32_t at;
+
+	if (!ptc_cluster_find_node(a->all->cluster, node, &at))
+		return;
+	n = ptc_cluster_node(a->all->cluster, at);
+	for (size_t i = 0; i < a->n; i++)
+		known |= a->v[i].node == at;
+	if (known || n->up || !n->doc.address[0] || a->n == MACHINES_MAX)
+		return;
+	a->v[a->n] = (struct asked){ .node = at, .down_ns = n->down_ns };
+	snprintf(a->v[a->n++].address, sizeof a->v->address, "%s", n->doc.address);
+}
+
+void ptc_unreachable_tick(struct ptc_controllers *all)
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, look }, { 0 } };
+	struct ptc_unreachable *a = all->unreachable;
+
+	if (a && (a->asking || ptc_sys_now_ns() < a->next_ns))
+		return;
+	if (!a) {
+		a = all->unreachable = ptc_calloc(1, sizeof *a);
+		ptc_require(a);
+		a->all = all;
+	}
+	a->n = 0;
+	for (size_t i = 0; i < all->n; i++) {
+		const struct ptc_controller *ctl = all->list[i];
+		const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+
+		for (size_t k = 0; ctl->has_record && k < g->nnodes; k++)
+			if (ctl->record.run == PTC_RUN_LIVE || ctl->record.recovery)
+				want(a, g->nodes[k]);
+		for (size_t k = 0; k < ctl->view.to.nnodes; k++)
+			if (ptc_controller_is_new(ctl, ctl->view.to.nodes[k]))
+				want(a, ctl->view.to.nodes[k]);
+	}
+	a->asking = a->n > 0 && ptc_cluster_steps(all->cluster, "unreachable", steps, looked, a) == 0;
+}
+
+void ptc_unreachable_free(struct ptc_controllers *all)
+{
+	struct ptc_unreachable *a = all->unreachable;
+
+	all->unreachable = NULL;
+	if (a && !a->asking)
+		ptc_free(a);
+}
