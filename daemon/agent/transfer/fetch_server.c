@@ -262,14 +262,15 @@ static void near_end(struct out *o)
 	o->near = NULL;
 }
 
-/* Keeps the table until the caller has read in the file what it was told of, or is gone. */
+/* Keeps the table until the caller has read in the file what it was told of, or is gone: once it has read that, it need
+ * not wait for the status. */
 static int near_wait(struct out *o, struct ptc_error *err)
 {
 	struct ptc_rpc_message *msg = NULL;
 	int rc = o->placed ? ptc_rpc_call_recv(o->call, &msg, err) : 0;
 
 	if (!msg)
-		return rc;
+		return rc == PTC_ECANCELED ? 0 : rc;
 	ptc_rpc_message_done(msg);
 	return ptc_error_set(err, PTC_EINVAL, "a fetch is one request; another message has come");
 }

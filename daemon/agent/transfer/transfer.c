@@ -57,6 +57,7 @@ struct ptc_request {
 	struct ptc_near_file *file;
 	struct ptc_near_list *list; /* of the message that is being read */
 	struct ptc_chunk_reader reader;
+	bool ends_later;              /* once all has been read there, its status is not waited for */
 	bool file_taken, file_failed; /* the source has said places in the file; what was read there was wrong */
 	/* the part that is being received */
 	size_t at; /* of parts */
@@ -502,6 +503,8 @@ static int request_drain(struct ptc_request *q, struct ptc_error *err)
 		atomic_fetch_add(&q->t->wire_bytes, (int64_t)bytes);
 		if (q->t->alone && !q->file_taken) /* memory is no link */
 			atomic_fetch_add(&q->t->alone[q->node].all_bytes, (int64_t)bytes);
+		if (q->ends_later && q->file_taken && q->at == q->n)
+			return 0;
 	}
 	if (rc == 0)
 		rc = ptc_rpc_stream_finish(q->stream, err);
@@ -556,6 +559,8 @@ static void requests_drop(struct ptc_transfer *t)
 
 	while ((q = t->requests)) {
 		t->requests = q->next;
+		if (q->file_taken && q->at == q->n && ptc_rpc_stream_ready(q->stream)) /* else it is cancelled */
+			(void)ptc_rpc_stream_finish(q->stream, NULL);
 		ptc_rpc_stream_free(q->stream);
 		file_close(q);
 		ptc_free(q);
@@ -592,7 +597,9 @@ int ptc_transfer_open(struct ptc_transfer *t, struct ptc_error *err)
 			q = ptc_calloc(1, sizeof *q);
 			if (!q)
 				return ptc_error_set(err, PTC_ENOMEM, "no memory to ask for %zu boxes", n);
-			*q = (struct ptc_request){ .t = t, .node = parts->node, .parts = parts, .n = n };
+			*q = (struct ptc_request){
+				.t = t, .node = parts->node, .parts = parts, .n = n, .ends_later = true
+			};
 			*last = q;
 			last = &q->next;
 			rc = request_open(q, &why);
