@@ -23,7 +23,7 @@ SETTLE_S = 1 # between two stops: ranks measure the limit, staging memory is rea
 class Job:
     """One live job on a cluster of its own."""
 
-    def __init__(self, args, work, nodes, devices, copy="lean", pages="small", spin=0, size=None, transport="unix", near=True):
+    def __init__(self, args, work, nodes, devices, copy="lean", pages="small", spin=0, size=None, transport="unix", near=False):
         size = int(size or args.gib * GIB)
         self.hidden, self.shapes = state.shapes(size)
         self.layers = sum(name.endswith(".norm1.weight") for name in self.shapes)
