@@ -391,8 +391,13 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		.event = ptc_live_event,
 		.arg = d,
 	};
+	char socket[PATH_MAX];
 	int rc = ptc_live_start(d, err);
 
+	if (d->config.near) {
+		snprintf(socket, sizeof socket, "%s" PTC_DIRECT_READ_SUFFIX, d->config.control_socket);
+		env.near_socket = socket;
+	}
 	ptc_layouts_agent_env(&env);
 	env.workers = d->workers;
 

@@ -14,6 +14,8 @@ enum ptc_count {
 	PTC_COUNT_DEVICE_KEPT_BYTES,
 	PTC_COUNT_DEVICE_PEER_BYTES,
 	PTC_COUNT_DEVICE_HOST_BYTES,
+	PTC_COUNT_NEAR_BYTES,    /* read in the memory of daemons of the same machine */
+	PTC_COUNT_NEAR_FAILURES, /* such a daemon's bytes came over the network after all */
 	PTC_COUNT_COUNT,
 };
 void ptc_count_add(enum ptc_count which, uint64_t n);

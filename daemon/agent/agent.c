@@ -9,6 +9,7 @@
 #include "daemon/agent/healing/heal.h"
 #include "daemon/agent/memory/prefetch.h"
 #include "daemon/agent/memory/resident.h"
+#include "daemon/agent/near/near.h"
 #include "daemon/agent/ranks/ranks.h"
 #include "daemon/agent/switch/switch.h"
 #include "daemon/agent/tables/node_digest.h"
@@ -39,7 +40,7 @@ static const struct {
 	{ "/ptc.v1.Peer/Build", ptc_agent_on_build },       { "/ptc.v1.Peer/Rendezvous", ptc_agent_on_rendezvous },
 	{ "/ptc.v1.Peer/Ranks", ptc_agent_on_ranks },       { "/ptc.v1.Peer/Log", ptc_agent_on_log },
 	{ "/ptc.v1.Peer/Pin", ptc_agent_on_pin },           { "/ptc.v1.Peer/Drop", ptc_agent_on_drop },
-	{ "/ptc.v1.Peer/Evidence", ptc_agent_on_evidence },
+	{ "/ptc.v1.Peer/Evidence", ptc_agent_on_evidence }, { "/ptc.v1.Peer/Near", ptc_agent_on_near },
 };
 
 int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent, struct ptc_error *err)
@@ -67,6 +68,9 @@ int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent,
 	ptc_cond_init(&agent->shared.cond);
 	ptc_thread_count_init(&agent->shared.reconcilers);
 	ptc_agent_healing_init(agent);
+	if (env->near_socket)
+		agent->near =
+			ptc_near_new(&(struct ptc_near_opts){ env->near_socket, agent->env.channel, agent->env.arg });
 	*ret_agent = agent;
 	return 0;
 }
@@ -100,6 +104,7 @@ struct ptc_agent *ptc_agent_free(struct ptc_agent *agent)
 		ptc_fill_forget(job);
 		ptc_free(job);
 	}
+	agent->near = ptc_near_free(agent->near);
 	pthread_cond_destroy(&agent->shared.cond);
 	ptc_residents_done(agent);
 	ptc_prefetch_done(agent);

@@ -23,7 +23,7 @@ static const struct {
 	{ "Seal", true },       { "Prepare", true }, { "Pull", true },  { "Put", true },     { "Finish", true },
 	{ "Fetch", false },     { "Digest", false }, { "Stat", false }, { "Capture", true }, { "Start", true },
 	{ "FetchRank", false }, { "Arm", true },     { "Stop", true },  { "End", true },     { "Build", true },
-	{ "Meet", false },      { "Ranks", false },  { "Log", false },  { "Pin", false },
+	{ "Meet", false },      { "Ranks", false },  { "Log", false },  { "Pin", false },    { "Near", false },
 };
 
 static struct world *w;
@@ -51,6 +51,7 @@ static void hook(struct world *world, struct node *n, struct ptc_agent_env *env)
 	OK(ptc_workers_new(&ranks, &workers, &err));
 	env->workers = workers;
 	env->channel = no_channel;
+	env->near_socket = "/nowhere"; /* a Fetch that names the chunk file gets places in it */
 	env->finish_wait_ms = 100;
 	(void)world;
 }

@@ -11,6 +11,7 @@
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/tables/tables.h"
 
+#include "base/number/count.h"
 #include "base/test_seed.h"
 
 #include <sys/stat.h>
@@ -93,6 +94,23 @@ static void test_cycles(void **state)
 		rng = seed + i * 7919 + 1;
 		one_case();
 	}
+}
+
+/* The same, but nodes read each other's chunks in memory. */
+static void test_near_cycles(void **state)
+{
+	const uint64_t before = ptc_count_get(PTC_COUNT_NEAR_BYTES), failures = ptc_count_get(PTC_COUNT_NEAR_FAILURES);
+
+	(void)state;
+	setenv("TMPDIR", "/dev/shm", 1);
+	world_near = true;
+	for (uint64_t i = 0; i < cases; i++) {
+		rng = seed + i * 7919 + 2;
+		one_case();
+	}
+	world_near = false;
+	assert_true(ptc_count_get(PTC_COUNT_NEAR_BYTES) > before);
+	assert_int_equal(ptc_count_get(PTC_COUNT_NEAR_FAILURES), failures);
 }
 
 /* ---- what the calls of a switch share ---- */
@@ -1045,6 +1063,7 @@ int main(void)
 		cmocka_unit_test(test_yields),         cmocka_unit_test(test_yields_no_copies),
 		cmocka_unit_test(test_wire_numbers),   cmocka_unit_test(test_fences_and_numbers),
 		cmocka_unit_test(test_wrong_bytes),    cmocka_unit_test(test_fence_of_a_new_store),
+		cmocka_unit_test(test_near_cycles), /* sets TMPDIR */
 	};
 	const char *text = getenv("PTC_CASES");
 	int rc;

@@ -19,7 +19,9 @@
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/agent/geometry/rank_reports.h"
 #include "daemon/agent/tables/direct_reads.h"
+#include "daemon/agent/tables/import_window.h"
 #include "daemon/agent/tables/tables.h"
+#include "proto/direct_read.h"
 #include "proto/pb.h"
 #include "reshard/spec/lint.h"
 #include "proto/ptc.pb-c.h"
@@ -50,6 +52,8 @@ struct node {
 	struct ptc_store *store;
 	struct ptc_agent *agent;
 	struct ptc_rpc_server *server;
+	struct ptc_import_windows *windows; /* this and the next: with world_near */
+	struct ptc_direct_reads *direct;
 	struct ptc_rpc_channel *channels[3]; /* bulk lanes, control */
 	char channel_target[3][200];
 	uint64_t ceiling;
@@ -147,10 +151,13 @@ static int world_channel(void *arg, const char *node, const char *address, bool 
 	return rc;
 }
 
+/* Nodes that are made from now on are near each other, if their chunks are in memory: TMPDIR. */
+static bool world_near;
+
 static void node_up(struct world *w, struct node *n)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	char meta[200], chunks[200];
+	char meta[200], chunks[200], near[200];
 	struct ptc_store_opts store = { .meta_dir = meta, .chunk_dir = chunks, .chunk_ceiling = n->ceiling };
 	struct ptc_agent_env env = { .node = n->name,
 				     .staging_bytes = 32u << 20,
@@ -165,9 +172,16 @@ static void node_up(struct world *w, struct node *n)
 	snprintf(chunks, sizeof(chunks), "%s/chunks", n->dir);
 	OK(ptc_store_open(&store, &n->store, &err));
 	env.store = n->store;
+	snprintf(near, sizeof(near), "%s" PTC_DIRECT_READ_SUFFIX, n->dir);
+	env.near_socket = world_near ? near : NULL;
 	if (w->env_hook)
 		w->env_hook(w, n, &env);
 	OK(ptc_agent_new(&env, &n->agent, &err));
+	if (env.near_socket) {
+		n->windows = ptc_import_windows_new();
+		assert_non_null(n->windows);
+		OK(ptc_direct_reads_new(n->agent, n->windows, n->dir, &n->direct, &err));
+	}
 	OK(ptc_rpc_server_new(&opts, &n->server, &err));
 	OK(ptc_agent_register(n->agent, n->server, &err));
 	OK(ptc_rpc_server_listen_unix(n->server, n->sock, 0600, true, &err));
@@ -183,6 +197,8 @@ static void channels_drop(struct world *w, struct node *n)
 static void node_down(struct world *w, struct node *n)
 {
 	n->server = ptc_rpc_server_free(n->server, 1000);
+	n->direct = ptc_direct_reads_free(n->direct);
+	n->windows = ptc_import_windows_free(n->windows);
 	n->agent = ptc_agent_free(n->agent);
 	n->store = ptc_store_close(n->store);
 	channels_drop(w, n);

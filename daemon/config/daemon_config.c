@@ -468,6 +468,10 @@ static const struct key {
 	{ "copies.rate", &k_bytes, AT(copies.rate), "64MiB", NULL,
 	  "Bytes of copies (`copies` in job.yaml) that may come to this node each second, beside the jobs' own "
 	  "traffic. At least 1MiB; 0B: no limit." },
+	{ "near", &k_flag, AT(near), "yes", NULL,
+	  "yes: if another ptcd of this machine runs as the same user, both read each other's chunks in memory. no: "
+	  "their "
+	  "bytes go over sockets, as between machines." },
 	{ "health.argv", &k_argv, AT(health.argv), NULL, NULL,
 	  "Program and arguments of a command that says whether this node's devices are well, run as ptcd's user. Exit "
 	  "status 0: they are. Another one: those that lines of its output begin with, as in \"device 3: reason\", are "

@@ -91,6 +91,7 @@ struct ptc_daemon_config {
 	struct {
 		uint64_t rate; /* bytes a second that come to this node; 0: as many as can */
 	} copies;
+	bool near; /* daemons of the same machine read each other's chunks in memory */
 	struct {
 		struct ptc_daemon_strings argv; /* n 0: no command; else a NULL follows */
 		uint64_t every_ms, timeout_ms;

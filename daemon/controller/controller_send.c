@@ -605,6 +605,7 @@ static int take_result(struct ptc_pull *p, const Ptc__V1__PullReply *r, struct p
 		res->digests[i] = r->digests[i];
 	}
 	res->wire_bytes = r->wire_bytes;
+	res->near_bytes = r->near_bytes;
 	res->copied_bytes = r->copied_bytes;
 	res->verified_bytes = r->verified_bytes;
 	res->links = r->n_links ? ptc_calloc(r->n_links, sizeof *res->links) : NULL;

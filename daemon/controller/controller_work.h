@@ -20,7 +20,7 @@ struct ptc_pull_result {
 	uint32_t *need_index;
 	uint64_t *digests; /* both move to the thread that compares them */
 	size_t n;
-	uint64_t wire_bytes, copied_bytes, verified_bytes;
+	uint64_t wire_bytes, near_bytes, copied_bytes, verified_bytes;
 	struct ptc_link_use *links; /* of Pull: without `to`, which is the node */
 	size_t nlinks;
 	struct Ptc__V1__PullReply *capture;   /* of Capture: its last message, for rank states */

@@ -91,7 +91,6 @@ struct ptc_recovery {
 	} judging;
 	/* whether the ranks that are left have all of the state (recovery_hold.c) */
 	struct ptc_hold {
-		uint64_t incarnation; /* of the ranks that are asked for */
 		enum ptc_hold_state {
 			PTC_HOLD_IDLE,
 			PTC_HOLD_ASKED,
@@ -102,7 +101,8 @@ struct ptc_recovery {
 		uint32_t awaited, nheld; /* answers; ranks */
 		int64_t since_ns;
 		struct ptc_held_rank *ranks; /* of each rank of the generation */
-		uint64_t step, reached, to;  /* reached: the greatest of a rank; to: ranks were let on to it; 0: none */
+		uint64_t incarnation, step, reached,
+			to; /* reached: a rank's greatest; to: ranks were let on to it; 0: none */
 		char why[192];
 		bool promised; /* some rank there has called ptc_survive */
 	} hold;

@@ -52,7 +52,7 @@ struct sample {
 	double start_time, cpu_seconds;
 	/* read on the loop, when the rest is there */
 	uint64_t coordinator, epoch, unlisted, between, within, captured, bound, checksums, healed, etcd_errors;
-	uint64_t device_kept, device_peer, device_host;
+	uint64_t device_kept, device_peer, device_host, near_bytes, near_failures;
 	uint64_t heap, heap_peak, heap_limit, database_limit, database_full;
 	struct ptc_scrub_progress scrub;
 	uint64_t unwell; /* devices */
@@ -164,6 +164,8 @@ static void look(struct ptc_metrics *m)
 	s->device_kept = ptc_count_get(PTC_COUNT_DEVICE_KEPT_BYTES);
 	s->device_peer = ptc_count_get(PTC_COUNT_DEVICE_PEER_BYTES);
 	s->device_host = ptc_count_get(PTC_COUNT_DEVICE_HOST_BYTES);
+	s->near_bytes = ptc_count_get(PTC_COUNT_NEAR_BYTES);
+	s->near_failures = ptc_count_get(PTC_COUNT_NEAR_FAILURES);
 	ptc_scrubber_progress(m->o.scrubber, &s->scrub);
 	s->unwell = count_unwell(m->o.config->found);
 	s->etcd_errors = ptc_count_get(PTC_COUNT_ETCD_ERRORS);
@@ -593,6 +595,10 @@ static const struct metric metrics[] = {
 	  AT(scrub.found) },
 	{ "ptc_memory_ceiling_bytes", "gauge", "", "The setting memory.ceiling.", w_number, AT(memory.ceiling) },
 	{ "ptc_memory_share_bytes", "gauge", "share", "Shares of memory.ceiling (docs/memory.md).", w_share },
+	{ "ptc_near_bytes_total", "counter", "", "Bytes read in the memory of other daemons of this machine.", w_number,
+	  AT(near_bytes) },
+	{ "ptc_near_failures_total", "counter", "",
+	  "Times that bytes of such a daemon had to come over the network after all.", w_number, AT(near_failures) },
 	{ "ptc_device_kept_bytes_total", "counter", "", "Bytes restored to devices from memory of the same device.",
 	  w_number, AT(device_kept) },
 	{ "ptc_device_peer_bytes_total", "counter", "",

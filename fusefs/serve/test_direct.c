@@ -92,7 +92,7 @@ static int locate(void *arg, const struct ptc_fs_state *state, const struct ptc_
 {
 	const size_t max = 8192;
 	struct ptc_fs_span *v = ptc_calloc(max, sizeof *v);
-	struct ptc_fs_chunk *chunks = ptc_calloc(CHUNKS, sizeof *chunks);
+	struct ptc_chunk_sums *chunks = ptc_calloc(CHUNKS, sizeof *chunks);
 	struct ptc_fs_chunk_file *f = ptc_fs_chunk_file_get(state->uuid);
 	size_t got = 0;
 	int rc = !v || !chunks ? PTC_ENOMEM : chunk_server.refuses ? PTC_ENOTFOUND : 0;
@@ -102,8 +102,9 @@ static int locate(void *arg, const struct ptc_fs_state *state, const struct ptc_
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = add_spans(&ranges[i], v, max, &got);
 	for (uint64_t i = 0; i < CHUNKS && !rc; i++) {
-		chunks[i] =
-			(struct ptc_fs_chunk){ i * PITCH + HEAD, i * PITCH + HEAD - 8, atomic_load(use_of(i)), { 0 } };
+		chunks[i] = (struct ptc_chunk_sums){
+			i * PITCH + HEAD, i * PITCH + HEAD - 8, atomic_load(use_of(i)), { 0 }
+		};
 		memcpy(chunks[i].sums, chunk_server.sums[i], sizeof(chunk_server.sums[i]));
 	}
 	pthread_mutex_unlock(&chunk_server.lock);

@@ -3,6 +3,8 @@
  * these files and may reuse their bytes at any time, so every read is verified. Counted; any thread. */
 #pragma once
 
+#include "base/memory/chunk_read.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,13 +27,6 @@ struct ptc_fs_span {
 	uint64_t at, bytes;       /* a range of the file */
 	uint32_t chunk, reserved; /* the chunk that has all of the range */
 };
-/* A chunk. The bytes read are right if each of their blocks has its checksum (proto/direct_read.h), and if the 8
- * bytes at use_at still equal `use` afterwards. */
-struct ptc_fs_chunk {
-	uint64_t at;
-	uint64_t use_at, use;
-	uint64_t sums[16];
-};
 struct ptc_fs_spans {
 	unsigned refs; /* private */
 	struct ptc_fs_chunk_file *file;
@@ -40,11 +35,11 @@ struct ptc_fs_spans {
 	uint64_t *ends; /* the end of each span, counted in the spans' joined bytes */
 	struct ptc_fs_span *v;
 	size_t nchunks;
-	struct ptc_fs_chunk *chunks;
+	struct ptc_chunk_sums *chunks;
 };
 /* Takes over the reference to file, and v and chunks (ptc_free), also if memory is short (then NULL). */
 struct ptc_fs_spans *ptc_fs_spans_new(struct ptc_fs_chunk_file *file, struct ptc_fs_span *v, size_t n,
-				      struct ptc_fs_chunk *chunks, size_t nchunks);
+				      struct ptc_chunk_sums *chunks, size_t nchunks);
 void ptc_fs_spans_ref(struct ptc_fs_spans *s);
 void ptc_fs_spans_unref(struct ptc_fs_spans *s); /* NULL ok */
 /* Reads bytes [off, off + len) of the spans' joined bytes, and verifies each block. false: a block is damaged, was

@@ -28,7 +28,7 @@ struct ptc_fs_admin {
 };
 
 _Static_assert(sizeof(struct ptc_fs_span) == sizeof(struct ptc_admin_span), "spans are handed on as they come");
-_Static_assert(sizeof(struct ptc_fs_chunk) == sizeof(struct ptc_admin_chunk), "and so are chunks");
+_Static_assert(sizeof(struct ptc_chunk_sums) == sizeof(struct ptc_admin_chunk), "and so are chunks");
 
 struct state {
 	struct ptc_fs_state s; /* first: what callers see */
@@ -291,7 +291,7 @@ int ptc_fs_admin_spans(struct ptc_admin *admin, const struct ptc_admin_export *e
 		ptc_free(spans.chunks);
 		return ptc_nomem(err);
 	}
-	*ret = ptc_fs_spans_new(file, (struct ptc_fs_span *)spans.v, spans.n, (struct ptc_fs_chunk *)spans.chunks,
+	*ret = ptc_fs_spans_new(file, (struct ptc_fs_span *)spans.v, spans.n, (struct ptc_chunk_sums *)spans.chunks,
 				spans.nchunks);
 	return *ret ? 0 : ptc_nomem(err);
 }

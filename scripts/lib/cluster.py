@@ -390,6 +390,8 @@ class Cluster:
         c = {"version": 1, "node": node.name, "state_dir": f"{node.dir}/state", "chunk_dir": node.chunk_dir,
              "run_dir": f"{node.dir}/run", "control_socket": node.socket, "listen": address, "advertise": address,
              "devices": int(o["devices"]), "memory": {"ceiling": o["ceiling"], "staging": o["staging"], "spare": o["spare"]}}
+        if not o.get("near", not o.get("hosts")): # nodes with addresses of their own play machines of their own
+            c["near"] = "no"
         if "lease_ttl" in o:
             c["lease_ttl"] = o["lease_ttl"]
         for key in ("stall_after", "copy_timeout", "node_lost_after", "node_quarantine", "cut_off_after"):

@@ -116,7 +116,7 @@ def one_stream(args, work, measure):
 def bench_on(args, work, where, node, summary, measure, clock):
     model, plain = os.path.join(work, "model.safetensors"), None
     write_model(model, args.mib)
-    cluster = Cluster.create(os.path.join(work, where), nodes=2, devices=1, transport=TRANSPORT, store=args.store,
+    cluster = Cluster.create(os.path.join(work, where), nodes=2, devices=1, near=False, transport=TRANSPORT, store=args.store,
                              ceiling=f"{args.mib * 3 // 2 + 768}MiB", build=args.build)
     served = None
     try:

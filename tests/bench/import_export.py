@@ -69,16 +69,16 @@ def round_of(cluster, model, top, nodes, daemons):
                 os.unlink(path)
 
 
-def bench_on(args, top, transport, nodes, summary, cpu_seconds, complain):
+def bench_on(args, top, transport, nodes, way, summary, cpu_seconds, complain):
     model = os.path.join(top, "model.safetensors")
     cluster = Cluster.create(os.path.join(top, "c"), nodes=nodes, devices=1, transport=transport, store=args.store,
-                             ceiling=f"{args.mib * 2 + 512}MiB", build=args.build)
+                             ceiling=f"{args.mib * 2 + 512}MiB", build=args.build, near=way == "memory")
     try:
         cluster.up(timeout_s=60)
         rounds = [round_of(cluster, model, top, nodes, cpu_seconds) for _ in range(args.rounds)]
         where = f"{nodes} node{'s' * (nodes > 1)}"
         for what in ("import", "export"):
-            yield {"scenario": "import-export", "what": f"{what}, {where}", "transport": transport, "limit": "cp",
+            yield {"scenario": "import-export", "what": f"{what}, {where}", "transport": transport, "way": way, "limit": "cp",
                    "bytes": os.path.getsize(model), **summary(rounds, what, "cp")}
     finally:
         for complaint in cluster.down():
@@ -91,6 +91,7 @@ def bench_import_export(args, _, summary, cpu_seconds, complain):
         write_model(os.path.join(top, "model.safetensors"), args.mib)
         for transport in args.transports:
             for nodes in args.nodes:
-                yield from bench_on(args, top, transport, nodes, summary, cpu_seconds, complain)
+                for way in args.ways if nodes > 1 else ("sockets",): # one node has no other one
+                    yield from bench_on(args, top, transport, nodes, way, summary, cpu_seconds, complain)
     finally:
         shutil.rmtree(top)

@@ -63,7 +63,7 @@ def summary(rounds, tensors, **about):
 def bench_on(args, work, transport, nodes, cpu_seconds, complain):
     model = os.path.join(work, "model.safetensors")
     write_model(model, args.tensors)
-    cluster = Cluster.create(os.path.join(work, f"{transport}{nodes}"), nodes=nodes, devices=4 // nodes, transport=transport,
+    cluster = Cluster.create(os.path.join(work, f"{transport}{nodes}"), nodes=nodes, devices=4 // nodes, near=False, transport=transport,
                              store=args.store, ceiling="1GiB", staging=STAGING, build=args.build)
     try:
         cluster.up(timeout_s=60)

@@ -18,7 +18,7 @@ class Gpt:
     """One job on four daemons of two devices."""
 
     def __init__(self, args, work, build):
-        self.cluster = Cluster.create(os.path.join(work, f"c-{build}"), nodes=4, devices=2, transport="unix", store=args.store,
+        self.cluster = Cluster.create(os.path.join(work, f"c-{build}"), nodes=4, devices=2, near=False, transport="unix", store=args.store,
                                       build=args.build)
         self.yaml = os.path.join(work, f"{build}.yaml")
         env = {"PYTHONPATH": os.path.join(ROOT, "client", "python"), "OMP_NUM_THREADS": "1", MARK: self.cluster.options["id"],

@@ -23,7 +23,7 @@ SETTLE_S = 1 # between two stops: ranks measure the limit, staging memory is rea
 class Job:
     """One live job on a cluster of its own."""
 
-    def __init__(self, args, work, nodes, devices, copy="lean", pages="small", spin=0, size=None, transport="unix"):
+    def __init__(self, args, work, nodes, devices, copy="lean", pages="small", spin=0, size=None, transport="unix", near=False):
         size = int(size or args.gib * GIB)
         self.hidden, self.shapes = state.shapes(size)
         self.layers = sum(name.endswith(".norm1.weight") for name in self.shapes)
@@ -37,7 +37,7 @@ class Job:
         fast = 2 * devices * (size // MIB) if copy == "fast" else 0
         self.cluster = Cluster.create(os.path.join(work, "c"), nodes=nodes, devices=devices, transport=transport,
                                       ceiling=f"{mib + fast}MiB", staging="256MiB", spare=f"{mib}MiB", store=args.store,
-                                      build=args.build)
+                                      build=args.build, near=near)
         argv = [os.path.join(args.build, "tests", "bench", "ptc-bench-rank"), "--hidden", self.hidden, "--layers",
                 self.layers, "--rows", self.rows, "--log", self.logs, "--spin", spin,
                 "--huge", int(pages == "huge")]
@@ -192,9 +192,9 @@ def one_live_switch(j, config, limits):
             "digests_verified": r["digests_verified"], "phases": {p["phase"]: p["ms"] / 1e3 for p in r["phases"]}}
 
 
-def switch_medians(what, nodes, each, j, limits):
+def switch_medians(what, nodes, way, each, j, limits):
     pauses = [e["pause"] for e in each]
-    return {"scenario": "live-switch", "what": f"{what}, {nodes} node{'s' * (nodes > 1)}", "rounds": len(each),
+    return {"scenario": "live-switch", "what": f"{what}, {nodes} node{'s' * (nodes > 1)}", "way": way, "rounds": len(each),
             "limit": "memcpy" if nodes == 1 else "memcpy + loopback TCP", "limit_spread": limits.spread(moved=nodes > 1),
             **{k: statistics.median(e[k] for e in each) for k in ("seconds", "limit_seconds")}, "bytes": j.bytes, "each": each,
             "ratio": statistics.median(e["seconds"] / e["limit_seconds"] for e in each),
@@ -219,10 +219,10 @@ def run_peers(args, directory, rounds):
 def bench_live_switch(args, work, complain):
     """The same state by ptc and by others in turn: a block of theirs before ours and one after it."""
     theirs = [run_peers(args, args.store, max(1, args.rounds // 2))]
-    for nodes in args.nodes:
-        where = os.path.join(work, f"n{nodes}")
+    for nodes, way in ((n, w) for n in args.nodes for w in (args.ways if n > 1 else ("sockets",))):
+        where = os.path.join(work, f"n{nodes}-{way}")
         os.makedirs(where)
-        with job(args, where, OLD, complain, nodes=nodes, devices=8 // nodes) as j:
+        with job(args, where, OLD, complain, nodes=nodes, devices=8 // nodes, near=way == "memory") as j:
             forth, back = [], []
             j.wait_measured(1, 8)
             limits = Limits(args, where, "unix", os.cpu_count())
@@ -230,7 +230,7 @@ def bench_live_switch(args, work, complain):
                 forth.append(one_live_switch(j, NEW, limits))
                 back.append(one_live_switch(j, OLD, limits))
             for what, each in (("to tp4", forth[1:]), ("to tp4, first", forth[:1]), ("to tp2,pp2,dp2", back[1:])):
-                yield switch_medians(what, nodes, each, j, limits)
+                yield switch_medians(what, nodes, way, each, j, limits)
     if theirs[0] is None:
         complain("no torch and safetensors for --python: the baselines are left out")
         return

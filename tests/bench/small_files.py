@@ -72,7 +72,7 @@ def round_of(args, work, cluster, plain, clock):
 def bench_on(args, work, where, node, summary, clock):
     model = os.path.join(work, "model.safetensors")
     write_model(model, args.tensors)
-    cluster = Cluster.create(os.path.join(work, where), nodes=2, devices=1, transport=files.TRANSPORT, store=args.store,
+    cluster = Cluster.create(os.path.join(work, where), nodes=2, devices=1, near=False, transport=files.TRANSPORT, store=args.store,
                              ceiling="768MiB", build=args.build)
     plain = tempfile.mkdtemp(dir=args.store)
     try:

@@ -104,8 +104,10 @@ class Smoke(unittest.TestCase):
         found = self.results("switch", "--gib", "0.015", "--rounds", "1", "--transports", "unix", "--store", chunks)
         self.assertEqual({("to tp4", "touched"), ("to tp2,pp2,dp2", "touched"), ("to tp4, after import", "cold"),
                           ("to tp4", "cold"), ("to tp2,pp2,dp2", "cold")}, {(r["what"], r["chunks"]) for r in found})
+        self.assertEqual({"sockets", "memory"}, {r["way"] for r in found})
         for r in found:
             self.assertGreater(r["received_bytes"], 0)
+            self.assertEqual(r["way"] == "memory", r["near_bytes"] > 0)
             self.assertGreater(r["each"][0]["digests_verified"], 0)
             self.assertEqual(8 if "tp4" in r["what"] else 12, r["streams"])
         # Half of the state enters two nodes that had its other half; on the way back, that and the other replica.
@@ -191,6 +193,8 @@ class Smoke(unittest.TestCase):
         found = self.results("import-export", "--mib", "16", "--rounds", "1", "--transports", "unix", "--nodes", "1,2", "--store", chunks)
         self.assertEqual({f"{what}, {nodes}" for what in ("import", "export") for nodes in ("1 node", "2 nodes")},
                          {r["what"] for r in found})
+        self.assertEqual({("1 node", "sockets"), ("2 nodes", "sockets"), ("2 nodes", "memory")},
+                         {(r["what"].split(", ")[1], r["way"]) for r in found})
         self.assertTrue(all(r["bytes"] > 16 << 20 and r["cpu_s_per_gb"] > 0 and r["limit"] == "cp" for r in found))
         self.assertEqual([], os.listdir(chunks))
 

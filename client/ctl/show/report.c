@@ -437,6 +437,9 @@ static void put_summary(const json_t *doc)
 	if (moved) {
 		put_totals(plan);
 		put_bytes("received", ptc_json_count(doc, "received_bytes"), "");
+		if (json_object_get(doc, "near_bytes"))
+			put_bytes("of these, in memory", ptc_json_count(doc, "near_bytes"),
+				  "between nodes of one machine");
 		put_bytes("copied inside nodes", ptc_json_count(doc, "copied_bytes"),
 			  "so that old memory could be freed");
 	} else if (!json_object_get(doc, "captured_bytes")) {

@@ -37,10 +37,11 @@ struct ptc_agent_healed {
 
 struct ptc_agent_env {
 	struct ptc_store *store;
-	const char *node;                 /* this node's name */
-	uint64_t staging_bytes;           /* limit of the ticket pools */
-	uint64_t work_bytes;              /* memory.work, for messages; 0: unknown */
-	uint64_t copies_rate;             /* bytes a second that copies may bring to this node; 0: no limit */
+	const char *node;        /* this node's name */
+	const char *near_socket; /* of direct reads, for near nodes (near/near.h); copied; NULL: no node is near */
+	uint64_t staging_bytes;  /* limit of the ticket pools */
+	uint64_t work_bytes;     /* memory.work, for messages; 0: unknown */
+	uint64_t copies_rate;    /* bytes a second that copies may bring to this node; 0: no limit */
 	struct ptc_node_devices *devices; /* for Stat; NULL: unknown */
 	uint64_t device_copy_bytes;       /* of each device, for boxes that stay on it during a switch; 0: none */
 	uint64_t prefetch_bytes;          /* of the node, page-locked, for bytes read before a restore; 0: none */

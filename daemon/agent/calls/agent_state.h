@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 struct ptc_kept_fill;    /* switch/kept_fill.c */
+struct ptc_near;         /* near/near.h */
 struct ptc_prefetch;     /* memory/prefetch.c */
 struct ptc_residents;    /* memory/resident.c */
 struct ptc_pinned_table; /* tables/pinned_tables.c */
@@ -56,6 +57,7 @@ struct ptc_heal_tries {
 struct ptc_agent {
 	struct ptc_agent_env env;
 	char *node;
+	struct ptc_near *near;                  /* NULL: no node is near */
 	struct ptc_pool send, recv, gate, push; /* see ticket.h */
 	struct {
 		pthread_mutex_t lock;
@@ -72,7 +74,8 @@ struct ptc_agent {
 	} shared;
 	struct ptc_cache geometries; /* geometry/geometry_shape.c */
 	_Atomic unsigned rendezvous;
-	atomic_bool heal_stop; /* healing asks no other node any more */
+	_Atomic unsigned near_calls; /* Fetch calls that give places in the chunk file */
+	atomic_bool heal_stop;       /* healing asks no other node any more */
 	struct ptc_heal_vain heal_vain[8];
 	unsigned heal_vain_next; /* the entry to replace; both belong to the thread that heals */
 	bool (*heal)(struct ptc_agent *agent, const char *uuid, struct ptc_heal_tries *tries);

@@ -38,21 +38,37 @@ int ptc_wire_box(const int64_t *off, size_t noff, const int64_t *ext, size_t nex
 	return 0;
 }
 
-size_t ptc_wire_put_data_tag(uint8_t *head, size_t len, uint64_t payload)
+static size_t put_varint(uint8_t *head, size_t len, uint64_t v)
 {
-	head[len++] = (15 << 3) | 2;
-	for (; payload >= 0x80; payload >>= 7)
-		head[len++] = (uint8_t)(payload | 0x80);
-	head[len++] = (uint8_t)payload;
+	for (; v >= 0x80; v >>= 7)
+		head[len++] = (uint8_t)(v | 0x80);
+	head[len++] = (uint8_t)v;
 	return len;
 }
 
+size_t ptc_wire_put_data_tag(uint8_t *head, size_t len, uint64_t payload)
+{
+	head[len++] = (15 << 3) | 2;
+	return put_varint(head, len, payload);
+}
+
 size_t ptc_wire_data_head(uint8_t *head, uint64_t payload)
+{
+	return ptc_wire_near_head(head, (struct ptc_wire_near){ 0, 0 }, payload);
+}
+
+size_t ptc_wire_near_head(uint8_t *head, struct ptc_wire_near near, uint64_t payload)
 {
 	size_t len = ptc_pb_added(head);
 
 	head[len++] = 1 << 3;
 	head[len++] = PTC_WIRE_VERSION;
+	if (near.spans) {
+		head[len++] = 2 << 3;
+		len = put_varint(head, len, near.spans);
+		head[len++] = 3 << 3;
+		len = put_varint(head, len, near.chunks);
+	}
 	return ptc_wire_put_data_tag(head, len, payload);
 }
 
@@ -146,6 +162,14 @@ int ptc_wire_message_head(struct ptc_rpc_message *msg, uint8_t head[PTC_WIRE_HEA
 
 int ptc_wire_data_open(struct ptc_rpc_message *msg, uint64_t *ret_payload, struct ptc_error *err)
 {
+	struct ptc_wire_near near;
+
+	return ptc_wire_near_open(msg, &near, ret_payload, err);
+}
+
+int ptc_wire_near_open(struct ptc_rpc_message *msg, struct ptc_wire_near *ret_near, uint64_t *ret_payload,
+		       struct ptc_error *err)
+{
 	uint8_t head[PTC_WIRE_HEAD_MAX];
 	Ptc__V1__Data *data;
 	uint32_t version;
@@ -158,6 +182,7 @@ int ptc_wire_data_open(struct ptc_rpc_message *msg, uint64_t *ret_payload, struc
 	if (!data)
 		return ptc_error_set(err, PTC_EPEER, "malformed data message: its head cannot be read");
 	version = data->version;
+	*ret_near = (struct ptc_wire_near){ data->near_spans, data->near_chunks };
 	ptc__v1__data__free_unpacked(data, &ptc_pb_allocator);
 	return ptc_pb_version(version, err);
 }

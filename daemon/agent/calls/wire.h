@@ -42,6 +42,14 @@ int ptc_wire_message_head(struct ptc_rpc_message *msg, uint8_t head[PTC_WIRE_HEA
 			  uint64_t *ret_payload, struct ptc_error *err);
 /* Does the same for a Data message, and checks its version. */
 int ptc_wire_data_open(struct ptc_rpc_message *msg, uint64_t *ret_payload, struct ptc_error *err);
+/* The counts of places in a Data message of Fetch; both 0: its payload is bytes (transfer/near_message.h). */
+struct ptc_wire_near {
+	uint32_t spans, chunks;
+};
+int ptc_wire_near_open(struct ptc_rpc_message *msg, struct ptc_wire_near *ret_near, uint64_t *ret_payload,
+		       struct ptc_error *err);
+/* As ptc_wire_data_head; the head has at most 28 bytes. */
+size_t ptc_wire_near_head(uint8_t *head, struct ptc_wire_near near, uint64_t payload);
 
 /* Decodes a control message; ptc_pb_free it. */
 int ptc_wire_decode(struct ptc_rpc_message *msg, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret,

@@ -94,6 +94,7 @@ static Ptc__V1__PullReply pull_progress(struct pull *p)
 	reply.bytes_done = (uint64_t)atomic_load(&p->done_bytes);
 	reply.bytes_total = (uint64_t)p->total_bytes;
 	reply.wire_bytes = (uint64_t)atomic_load(&p->transfer.wire_bytes);
+	reply.near_bytes = (uint64_t)atomic_load(&p->transfer.near_bytes);
 	reply.copied_bytes = (uint64_t)p->copied_bytes;
 	return reply;
 }

@@ -4,6 +4,10 @@
  * store's map; once gRPC has sent them, the reference to the table is given back. The rest is packed into staging, for
  * which a ticket is taken. The store verifies block checksums when it gives bytes out.
  *
+ * A caller that has this node's chunk file open (near/near.h) gets the places of long runs instead (near_message.h),
+ * and verifies what it reads there. The table is kept until the caller says, by half-closing, that it has read
+ * everything.
+ *
  * Failure modes: a table or part of a box that is not here (PTC_ENOTFOUND), a block that does not verify
  * (PTC_ECORRUPT), a malformed request (PTC_EINVAL), too many boxes (PTC_ELIMIT), memory (PTC_ENOMEM), the caller gone
  * (PTC_ECANCELED). On any of them every reference and ticket is given back. */
@@ -12,6 +16,7 @@
 #include "daemon/store/store_read.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/tables/tables.h"
+#include "daemon/agent/transfer/near_message.h"
 #include "daemon/agent/transfer/transfer.h"
 
 #include "base/alloc.h"
@@ -21,6 +26,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define FETCH_PARTS       512
 #define FETCH_SPANS       16
@@ -42,6 +48,9 @@ struct out {
 	uint64_t left;            /* of the whole request, not yet in a message */
 	uint64_t unasked;         /* bytes since the caller was last found to be there */
 	struct ptc_verified seen; /* for this message */
+	/* of a caller that has our file; NULL: it does not, or the file is on a disk */
+	struct ptc_near_list *near;
+	bool placed; /* a place was sent */
 };
 
 static void release_table(void *table)
@@ -51,6 +60,8 @@ static void release_table(void *table)
 
 static void out_reset(struct out *o)
 {
+	if (o->near)
+		o->near->nspans = o->near->nchunks = o->near->bytes = 0;
 	ptc_staging_release(o->staging);
 	o->staging = NULL;
 	o->nparts = 0;
@@ -58,11 +69,36 @@ static void out_reset(struct out *o)
 	o->seen = (struct ptc_verified){ 0 };
 }
 
+/* With a list there is at most one other part: what is packed. */
+static int near_flush(struct out *o, struct ptc_error *err)
+{
+	const struct ptc_near_list *l = o->near;
+	const size_t spans = l->nspans * sizeof *l->spans, chunks = l->nchunks * sizeof *l->chunks;
+	const struct ptc_wire_near counts = { (uint32_t)l->nspans, (uint32_t)l->nchunks };
+	struct ptc_rpc_part parts[4] = { { 0 }, { .data = l->spans, .len = spans } };
+	uint8_t head[32];
+	size_t n = 2;
+	int rc;
+
+	if (chunks)
+		parts[n++] = (struct ptc_rpc_part){ .data = l->chunks, .len = chunks };
+	if (o->nparts)
+		parts[n++] = o->parts[1];
+	parts[0] = (struct ptc_rpc_part){ .data = head,
+					  .len = ptc_wire_near_head(head, counts, spans + chunks + o->payload) };
+	rc = ptc_rpc_call_send(o->call, parts, n, err);
+	o->placed = o->placed || l->nchunks;
+	out_reset(o);
+	return rc;
+}
+
 static int out_flush(struct out *o, struct ptc_error *err)
 {
 	uint8_t head[16];
 	int rc;
 
+	if (o->near && o->near->nspans)
+		return near_flush(o, err);
 	if (!o->nparts)
 		return 0;
 	o->parts[0] = (struct ptc_rpc_part){ .data = head, .len = ptc_wire_data_head(head, o->payload) };
@@ -125,11 +161,131 @@ static int out_pack(struct out *o, uint32_t item, const struct ptc_box *box, siz
 	return 0;
 }
 
+/* ---- to a near caller ---- */
+
+/* Adds the box's places, if its runs are long and the list has room. */
+static int near_add(struct out *o, uint32_t item, const struct ptc_box *box, size_t len, struct ptc_error *err)
+{
+	struct ptc_near_list *l = o->near;
+	struct ptc_spans spans = { .v = (struct ptc_span *)l->spans,
+				   .n = l->nspans,
+				   .max = PTC_ARRAY_LEN(l->spans),
+				   .chunks = (struct ptc_span_chunk *)l->chunks,
+				   .nchunks = l->nchunks,
+				   .max_chunks = PTC_ARRAY_LEN(l->chunks) };
+	struct ptc_direct_read_span last = { 0 }; /* may grow */
+	int rc;
+
+	if (l->nspans)
+		last = l->spans[l->nspans - 1];
+	rc = ptc_table_spans(o->table, item, box, &spans, err);
+	if (!rc && len >= (spans.n - l->nspans) * PTC_NEAR_RUN) {
+		l->nspans = spans.n;
+		l->nchunks = spans.nchunks;
+		l->bytes += len;
+		return 0;
+	}
+	if (l->nspans)
+		l->spans[l->nspans - 1] = last;
+	return rc ? rc : PTC_ELIMIT;
+}
+
+/* *ret_done false: the box is to be packed. */
+static int out_near(struct out *o, uint32_t item, const struct ptc_box *box, size_t len, bool *ret_done,
+		    struct ptc_error *err)
+{
+	int rc = len < PTC_NEAR_RUN ? PTC_ELIMIT : near_add(o, item, box, len, NULL);
+
+	if (rc == PTC_ELIMIT && len >= PTC_NEAR_RUN && o->near->nspans > PTC_ARRAY_LEN(o->near->spans) / 2) {
+		rc = out_flush(o, err);
+		if (rc)
+			return rc;
+		rc = near_add(o, item, box, len, NULL);
+	}
+	*ret_done = !rc;
+	return 0;
+}
+
+/* What is packed has its place in the list, too. */
+static int near_pack(struct out *o, uint32_t item, const struct ptc_box *box, size_t len, struct ptc_error *err)
+{
+	struct ptc_near_list *l = o->near;
+	int rc = l->nspans == PTC_ARRAY_LEN(l->spans) ? out_flush(o, err) : 0;
+
+	if (rc == 0)
+		rc = out_pack(o, item, box, len, err);
+	if (rc)
+		return rc;
+	if (l->nspans && l->spans[l->nspans - 1].chunk == PTC_NEAR_INLINE)
+		l->spans[l->nspans - 1].bytes += len;
+	else
+		l->spans[l->nspans++] = (struct ptc_direct_read_span){ .bytes = len, .chunk = PTC_NEAR_INLINE };
+	return 0;
+}
+
+/* The caller has this file open. */
+static bool has_file(struct ptc_table *table, const Ptc__V1__Near *near)
+{
+	const uint8_t *base;
+	uint64_t bytes;
+	struct stat st;
+	int fd = -1;
+	bool same;
+
+	if (near->magic != PTC_DIRECT_READ_MAGIC || ptc_table_file(table, &fd, &base, &bytes, NULL))
+		return false;
+	same = !fstat(fd, &st) && st.st_dev == near->dev && st.st_ino == near->ino;
+	ptc_close(&fd);
+	return same;
+}
+
+/* Without memory for the list, or if many wait already, bytes are sent. */
+static void near_begin(struct out *o, const Ptc__V1__FetchRequest *req)
+{
+	struct ptc_agent *agent = o->agent;
+
+	if (!req->near || !agent->near || o->begun || !has_file(o->table, req->near))
+		return;
+	if (atomic_fetch_add(&agent->near_calls, 1) < PTC_AGENT_NEAR)
+		o->near = ptc_malloc(sizeof *o->near);
+	if (!o->near)
+		atomic_fetch_sub(&agent->near_calls, 1);
+	out_reset(o);
+}
+
+static void near_end(struct out *o)
+{
+	if (!o->near)
+		return;
+	atomic_fetch_sub(&o->agent->near_calls, 1);
+	ptc_free(o->near);
+	o->near = NULL;
+}
+
+/* Keeps the table until the caller has read in the file what it was told of, or is gone: once it has read that, it need
+ * not wait for the status. */
+static int near_wait(struct out *o, struct ptc_error *err)
+{
+	struct ptc_rpc_message *msg = NULL;
+	int rc = o->placed ? ptc_rpc_call_recv(o->call, &msg, err) : 0;
+
+	if (!msg)
+		return rc == PTC_ECANCELED ? 0 : rc;
+	ptc_rpc_message_done(msg);
+	return ptc_error_set(err, PTC_EINVAL, "a fetch is one request; another message has come");
+}
+
 static int out_bytes(struct out *o, uint32_t item, const struct ptc_box *box, size_t len, struct ptc_error *err)
 {
 	bool done = false;
-	int rc = len >= FETCH_ALIAS_BYTES && !o->begun ? out_alias(o, item, box, &done, err) : 0;
+	int rc = 0;
 
+	if (o->near) {
+		rc = out_near(o, item, box, len, &done, err);
+		return rc || done ? rc : near_pack(o, item, box, len, err);
+	}
+	if (len >= FETCH_ALIAS_BYTES && !o->begun)
+		rc = out_alias(o, item, box, &done, err);
 	return rc || done ? rc : out_pack(o, item, box, len, err);
 }
 
@@ -139,7 +295,8 @@ static int out_box(struct out *o, uint32_t item, const struct ptc_box *box, stru
 	size_t len = (size_t)ptc_box_volume(box);
 	int rc = 0, sent;
 
-	if (o->payload + len > PTC_BULK_MESSAGE_BYTES || o->nparts + FETCH_SPANS > FETCH_PARTS)
+	if (o->payload + len > PTC_BULK_MESSAGE_BYTES || o->nparts + FETCH_SPANS > FETCH_PARTS ||
+	    (o->near && o->near->bytes >= PTC_NEAR_BYTES))
 		rc = out_flush(o, err);
 	while (!rc) {
 		rc = out_bytes(o, item, box, len, err);
@@ -206,7 +363,7 @@ static int serve(struct out *o, const Ptc__V1__FetchRequest *req, struct ptc_box
 		rc = out_flush(o, err);
 	if (rc)
 		out_drop(o);
-	return rc;
+	return rc ? rc : near_wait(o, err);
 }
 
 static int fetch(struct ptc_agent *agent, struct ptc_rpc_call *call, const Ptc__V1__FetchRequest *req,
@@ -238,7 +395,10 @@ static int fetch(struct ptc_agent *agent, struct ptc_rpc_call *call, const Ptc__
 	rc = req->begun ? ptc_table_find(agent->env.store, &key, &o->table, err)
 			: ptc_agent_table_open(agent, &key, &o->table, err);
 	if (rc == 0)
+		near_begin(o, req);
+	if (rc == 0)
 		rc = serve(o, req, boxes, err);
+	near_end(o);
 	ptc_table_unref(o->table);
 	return rc;
 }

@@ -15,6 +15,8 @@
 
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/agent/calls/wire.h"
+#include "daemon/agent/near/near.h"
+#include "daemon/agent/transfer/near_message.h"
 #include "daemon/store/store_table.h"
 #include "proto/pb.h"
 #include "proto/ptc.pb-c.h"
@@ -23,6 +25,8 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/memory/chunk_read.h"
+#include "base/number/count.h"
 #include "base/number/search.h"
 #include "base/sys/fault.h"
 #include "base/sys/sys.h"
@@ -34,6 +38,7 @@
 
 #define AGAIN_MS     20 /* at first; a thousand nodes that wait for one must leave it time to do what they wait for */
 #define AGAIN_MAX_MS 200
+#define NEAR_SLICE   (256 << 10) /* of bytes that are read from a file and then told: they are in the cache */
 
 /* One Fetch. */
 struct ptc_request {
@@ -48,12 +53,19 @@ struct ptc_request {
 	_Atomic int64_t last_ns; /* when bytes came last */
 	bool watched, stalled;   /* under the lock: the watching thread may cancel the stream; it has */
 	bool local, lied;        /* how it failed: by ourselves, not by the source; the source broke the protocol */
+	/* of a near source; file NULL: it is none */
+	struct ptc_near_file *file;
+	struct ptc_near_list *list; /* of the message that is being read */
+	struct ptc_chunk_reader reader;
+	bool ends_later;              /* once all has been read there, its status is not waited for */
+	bool file_taken, file_failed; /* the source has said places in the file; what was read there was wrong */
 	/* the part that is being received */
 	size_t at; /* of parts */
 	bool open; /* this one has begun */
 	struct ptc_transfer_dst dst;
 	struct ptc_runs runs;
 	int64_t in_run, in_part; /* bytes received */
+	int64_t untold;          /* of these, since the destination was told */
 };
 
 /* ---- who gives what ---- */
@@ -163,22 +175,52 @@ int ptc_peer_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_
 	return peer_open(agent, g, node, lane, method, 0, ret_stream, err);
 }
 
-int ptc_peer_ask(struct ptc_rpc_stream *stream, const ProtobufCMessage *request, struct ptc_error *err)
+static int peer_send(struct ptc_rpc_stream *stream, const ProtobufCMessage *request, struct ptc_error *err)
 {
 	ptc_auto_free void *data = NULL;
 	struct ptc_rpc_part part = { 0 };
 	int rc = ptc_pb_encode(request, &data, &part.len, err);
 
 	part.data = data;
-	if (rc == 0)
-		rc = ptc_rpc_stream_send(stream, &part, 1, err);
+	return rc ? rc : ptc_rpc_stream_send(stream, &part, 1, err);
+}
+
+int ptc_peer_ask(struct ptc_rpc_stream *stream, const ProtobufCMessage *request, struct ptc_error *err)
+{
+	int rc = peer_send(stream, request, err);
+
 	return rc ? rc : ptc_rpc_stream_half_close(stream, err);
+}
+
+/* Finds the file of a near source. One that failed in this transfer gives none. A source does not heal in it, and an
+ * unfilled table has no checksums. */
+static void file_open(struct ptc_request *q)
+{
+	const struct ptc_transfer *t = q->t;
+	struct ptc_table_key key = ptc_geometry_key(t->g);
+
+	q->file_taken = q->file_failed = false;
+	if (t->begun || t->healing || (t->by_network && t->by_network[q->node]))
+		return;
+	key.snapshot = ptc_geometry_snapshot(t->g, q->node, t->snapshot);
+	q->file = ptc_near_file_get(t->agent->near, t->g->nodes[q->node], t->g->addresses[q->node], &key);
+	q->reader = (struct ptc_chunk_reader){ .fd = q->file ? q->file->fd : -1 };
+}
+
+static void file_close(struct ptc_request *q)
+{
+	ptc_chunk_reader_done(&q->reader);
+	ptc_near_file_put(q->t->agent->near, q->file, !q->file_taken || q->file_failed);
+	q->file = NULL;
+	ptc_free(q->list);
+	q->list = NULL;
 }
 
 static int request_open(struct ptc_request *q, struct ptc_error *err)
 {
 	struct ptc_transfer *t = q->t;
 	Ptc__V1__FetchRequest msg;
+	Ptc__V1__Near near = PTC__V1__NEAR__INIT;
 	ptc_auto_free Ptc__V1__Box *boxes = ptc_reallocarray(NULL, q->n, sizeof *boxes);
 	ptc_auto_free Ptc__V1__Box **ptrs = ptc_reallocarray(NULL, q->n, sizeof *ptrs);
 	int rc;
@@ -204,26 +246,53 @@ static int request_open(struct ptc_request *q, struct ptc_error *err)
 	}
 	msg.n_boxes = q->n;
 	msg.boxes = ptrs;
+	file_open(q);
+	if (q->file) {
+		near.magic = PTC_DIRECT_READ_MAGIC;
+		near.dev = q->file->dev;
+		near.ino = q->file->ino;
+		msg.near = &near;
+	}
 	atomic_store(&q->last_ns, ptc_sys_now_ns());
 	rc = peer_open(t->agent, t->g, q->node, q->lane, "/ptc.v1.Peer/Fetch", t->timeout_ms, &q->stream, err);
-	return rc ? rc : ptc_peer_ask(q->stream, &msg.base, err);
+	if (rc || q->file) /* which is half-closed once all has been read */
+		return rc ? rc : peer_send(q->stream, &msg.base, err);
+	return ptc_peer_ask(q->stream, &msg.base, err);
 }
 
-static void dst_write(const struct ptc_transfer_dst *dst, int64_t off, const uint8_t *from, size_t len)
+/* Bytes to receive: in memory, or at a place of the near file. */
+struct from {
+	const uint8_t *memory;
+	const struct ptc_chunk_sums *chunk;
+	uint64_t at;
+};
+
+/* False: the file's bytes are not right, or cannot be read. */
+static bool dst_write(struct ptc_request *q, int64_t off, struct from from, size_t len)
 {
+	const struct ptc_transfer_dst *dst = &q->dst;
 	int i = 0;
 
 	while (len) {
+		uint8_t *to;
 		size_t n;
 
 		for (; off >= (int64_t)dst->iov[i].iov_len; i++)
 			off -= (int64_t)dst->iov[i].iov_len;
 		n = PTC_MIN(len, dst->iov[i].iov_len - (size_t)off);
-		memcpy((uint8_t *)dst->iov[i].iov_base + off, from, n);
-		from += n;
+		to = (uint8_t *)dst->iov[i].iov_base + off;
+		if (from.memory)
+			memcpy(to, from.memory, n);
+		else if (!ptc_chunk_read(&q->reader, from.chunk, from.at, to, n))
+			return false;
+		if (ptc_fault("agent.receive.bytes")) /* a test's wire that lies: one bit is another one */
+			*to ^= 1;
+		from.memory += from.memory ? n : 0;
+		from.at += n;
 		len -= n;
 		off += (int64_t)n;
 	}
+	return true;
 }
 
 static int part_begin(struct ptc_request *q, const struct ptc_part *part, struct ptc_error *err)
@@ -245,10 +314,44 @@ static int part_begin(struct ptc_request *q, const struct ptc_part *part, struct
 	return 0;
 }
 
-/* Copies a span of payload to where parts belong. */
-static int request_feed(struct ptc_request *q, const uint8_t *p, size_t len, struct ptc_error *err)
+static int file_failed(struct ptc_request *q, struct ptc_error *err)
+{
+	q->file_failed = true;
+	return ptc_error_set(err, PTC_EPEER, "bytes in its memory are damaged, or were replaced");
+}
+
+/* Tells the destination what is in place, once it is known that no byte of it was replaced meanwhile. */
+static int request_tell(struct ptc_request *q, struct ptc_error *err)
 {
 	const struct ptc_transfer_to *to = q->t->to;
+	int rc;
+
+	q->untold = 0;
+	if (!ptc_chunk_unchanged(&q->reader))
+		return file_failed(q, err);
+	rc = q->open && to->arrived ? to->arrived(q->t->arg, q->thread, &q->parts[q->at], q->in_part, err) : 0;
+	q->local = rc != 0;
+	return rc;
+}
+
+/* The part's last byte is in place. */
+static int part_end(struct ptc_request *q, const struct ptc_part *part, struct ptc_error *err)
+{
+	const struct ptc_transfer_to *to = q->t->to;
+	int rc = request_tell(q, err);
+
+	if (!rc && to->end) {
+		rc = to->end(q->t->arg, part, &q->dst, err);
+		q->local = rc != 0;
+	}
+	q->open = false;
+	q->at++;
+	return rc;
+}
+
+/* Copies a span of payload to where parts belong. */
+static int request_feed(struct ptc_request *q, struct from from, size_t len, struct ptc_error *err)
+{
 	int rc = 0;
 
 	while (!rc && len) {
@@ -260,31 +363,121 @@ static int request_feed(struct ptc_request *q, const uint8_t *p, size_t len, str
 			return ptc_error_set(err, PTC_EPEER, "sent more bytes than asked for");
 		}
 		rc = q->open ? 0 : part_begin(q, part, err);
+		q->local = rc != 0;
 		if (rc)
 			break;
 		n = (size_t)PTC_MIN((int64_t)len, q->runs.run_bytes - q->in_run);
-		dst_write(&q->dst, q->runs.a_off + q->in_run, p, n);
-		if (ptc_fault("agent.receive.bytes")) /* a test's wire that lies: one bit is another one */
-			dst_write(&q->dst, q->runs.a_off + q->in_run, &(const uint8_t){ *p ^ 1 }, 1);
-		p += n;
+		if (!dst_write(q, q->runs.a_off + q->in_run, from, n))
+			return file_failed(q, err);
+		from.memory += from.memory ? n : 0;
+		from.at += n;
 		len -= n;
 		q->in_run += (int64_t)n;
 		q->in_part += (int64_t)n;
+		q->untold += (int64_t)n;
 		if (q->in_run < q->runs.run_bytes)
 			break;
 		q->in_run = 0;
 		ptc_runs_next(&q->runs);
-		if (q->runs.done < q->runs.count)
-			continue;
-		rc = to->arrived ? to->arrived(q->t->arg, q->thread, part, q->in_part, err) : 0;
-		rc = rc || !to->end ? rc : to->end(q->t->arg, part, &q->dst, err);
-		q->open = false;
-		q->at++;
+		if (q->runs.done == q->runs.count)
+			rc = part_end(q, part, err);
 	}
-	if (!rc && q->open && to->arrived)
-		rc = to->arrived(q->t->arg, q->thread, &q->parts[q->at], q->in_part, err);
-	q->local = rc != 0;
 	return rc;
+}
+
+static int feed_message(struct ptc_request *q, struct ptc_rpc_message *msg, struct ptc_error *err)
+{
+	const void *span;
+	size_t n;
+	int rc = 0;
+
+	while (!rc && (n = ptc_rpc_message_next(msg, &span))) {
+		rc = request_feed(q, (struct from){ .memory = span }, n, err);
+		if (rc == 0)
+			rc = request_tell(q, err);
+	}
+	return rc;
+}
+
+/* Inline bytes of a list: the next ones of the message, of whose slice *left bytes at *at are left. */
+static int feed_inline(struct ptc_request *q, struct ptc_rpc_message *msg, size_t len, const uint8_t **at, size_t *left,
+		       struct ptc_error *err)
+{
+	int rc = 0;
+
+	while (!rc && len) {
+		const void *span = *at;
+		size_t n;
+
+		if (!*left)
+			*left = ptc_rpc_message_next(msg, &span);
+		n = PTC_MIN(len, *left);
+		if (ptc_fails(n > 0)) /* ptc_near_list_read has counted them */
+			return ptc_error_set(err, PTC_EPEER, "malformed message: it is too short");
+		rc = request_feed(q, (struct from){ .memory = span }, n, err);
+		*at = (const uint8_t *)span + n;
+		*left -= n;
+		len -= n;
+	}
+	return rc;
+}
+
+/* Reads bytes in the near file. */
+static int feed_list(struct ptc_request *q, struct ptc_rpc_message *msg, struct ptc_error *err)
+{
+	const struct ptc_near_list *l = q->list;
+	const uint8_t *at = NULL;
+	size_t left = 0;
+	uint64_t read = 0;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < l->nspans; i++) {
+		const struct ptc_direct_read_span *s = &l->spans[i];
+
+		if (s->chunk == PTC_NEAR_INLINE) {
+			rc = feed_inline(q, msg, s->bytes, &at, &left, err);
+			continue;
+		}
+		for (uint64_t off = 0, n; !rc && off < s->bytes; off += n) {
+			const struct from from = { .chunk = &l->chunks[s->chunk], .at = s->at + off };
+
+			n = PTC_MIN(s->bytes - off, (uint64_t)NEAR_SLICE);
+			rc = request_feed(q, from, n, err);
+			if (!rc && q->untold >= NEAR_SLICE)
+				rc = request_tell(q, err);
+		}
+		read += s->bytes;
+	}
+	if (rc == 0)
+		rc = request_tell(q, err);
+	atomic_fetch_add(&q->t->near_bytes, (int64_t)read);
+	ptc_count_add(PTC_COUNT_NEAR_BYTES, read);
+	return rc;
+}
+
+/* *ret_bytes: the bytes that have come with the message. */
+static int request_take(struct ptc_request *q, struct ptc_rpc_message *msg, uint64_t *ret_bytes, struct ptc_error *err)
+{
+	struct ptc_wire_near near;
+	int rc = ptc_wire_near_open(msg, &near, ret_bytes, err);
+
+	q->lied = rc != 0;
+	if (rc || !near.spans)
+		return rc ? rc : feed_message(q, msg, err);
+	if (!q->file) {
+		q->lied = true;
+		return ptc_error_set(err, PTC_EPEER, "sent places in a file that nobody has named");
+	}
+	q->list = q->list ? q->list : ptc_malloc(sizeof *q->list);
+	if (!q->list) {
+		q->local = true;
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for places of bytes");
+	}
+	q->file_taken = true;
+	rc = ptc_near_list_read(q->list, msg, near.spans, near.chunks, *ret_bytes, err);
+	q->lied = rc != 0;
+	*ret_bytes = q->list->bytes;
+	return rc ? rc : feed_list(q, msg, err);
 }
 
 /* Receives everything asked for, strictly, and the source's status. */
@@ -294,25 +487,24 @@ static int request_drain(struct ptc_request *q, struct ptc_error *err)
 	int rc;
 
 	while (!(rc = ptc_rpc_stream_recv(q->stream, &msg, err)) && msg) {
-		const void *span;
-		uint64_t payload;
-		size_t n;
+		uint64_t bytes = 0;
 
-		rc = ptc_wire_data_open(msg, &payload, err);
-		q->lied = rc != 0;
-		while (!rc && (n = ptc_rpc_message_next(msg, &span)))
-			rc = request_feed(q, span, n, err);
+		rc = request_take(q, msg, &bytes, err);
 		ptc_rpc_message_done(msg);
 		if (!rc && ptc_fault("agent.receive.middle")) {
 			q->local = true;
 			rc = ptc_error_set(err, PTC_EIO, "fault agent.receive.middle");
 		}
+		if (!rc && q->file && q->at == q->n) /* it may let go of them */
+			rc = ptc_rpc_stream_half_close(q->stream, err);
 		if (rc)
 			return rc;
 		atomic_store(&q->last_ns, ptc_sys_now_ns());
-		atomic_fetch_add(&q->t->wire_bytes, (int64_t)payload);
-		if (q->t->alone)
-			atomic_fetch_add(&q->t->alone[q->node].all_bytes, (int64_t)payload);
+		atomic_fetch_add(&q->t->wire_bytes, (int64_t)bytes);
+		if (q->t->alone && !q->file_taken) /* memory is no link */
+			atomic_fetch_add(&q->t->alone[q->node].all_bytes, (int64_t)bytes);
+		if (q->ends_later && q->file_taken && q->at == q->n)
+			return 0;
 	}
 	if (rc == 0)
 		rc = ptc_rpc_stream_finish(q->stream, err);
@@ -321,13 +513,30 @@ static int request_drain(struct ptc_request *q, struct ptc_error *err)
 	return rc;
 }
 
+/* What was read in a near source's memory is wrong: it is asked for it over the network, as any other node. False: no
+ * memory to note that. */
+static bool source_by_network(struct ptc_transfer *t, uint32_t node, const struct ptc_error *why)
+{
+	if (!t->by_network)
+		t->by_network = ptc_calloc(t->g->nnodes, sizeof *t->by_network);
+	if (!t->by_network)
+		return false;
+	t->by_network[node] = true;
+	t->failures++;
+	ptc_count_add(PTC_COUNT_NEAR_FAILURES, 1);
+	ptc_warn("agent", "bytes of node %s come over the network, not from memory: %s", t->g->nodes[node], why->text);
+	return true;
+}
+
 /* Leaves out a source that has failed. Its code, where the failure is ours or nobody else will do: the transfer fails.
  */
-static int source_failed(struct ptc_transfer *t, uint32_t node, int code, bool local, struct ptc_error *why,
-			 struct ptc_error *err)
+static int source_failed(struct ptc_transfer *t, const struct ptc_request *q, uint32_t node, int code, bool local,
+			 struct ptc_error *why, struct ptc_error *err)
 {
 	const char *name = t->g->nodes[node];
 
+	if (q && q->file_failed && source_by_network(t, node, why))
+		return 0;
 	if (local || code == PTC_ENOMEM)
 		return ptc_error_set(err, code, "%s", why->text);
 	ptc_debug("agent", "transfer from node %s failed: %s", name, why->text);
@@ -344,16 +553,26 @@ static int source_failed(struct ptc_transfer *t, uint32_t node, int code, bool l
 
 /* ---- on the owner's thread alone ---- */
 
-void ptc_transfer_done(struct ptc_transfer *t)
+static void requests_drop(struct ptc_transfer *t)
 {
 	struct ptc_request *q;
 
 	while ((q = t->requests)) {
 		t->requests = q->next;
+		if (q->file_taken && q->at == q->n && ptc_rpc_stream_ready(q->stream)) /* else it is cancelled */
+			(void)ptc_rpc_stream_finish(q->stream, NULL);
 		ptc_rpc_stream_free(q->stream);
+		file_close(q);
 		ptc_free(q);
 	}
 	ptc_parts_done(&t->parts);
+}
+
+void ptc_transfer_done(struct ptc_transfer *t)
+{
+	requests_drop(t);
+	ptc_free(t->by_network);
+	t->by_network = NULL;
 }
 
 int ptc_transfer_open(struct ptc_transfer *t, struct ptc_error *err)
@@ -365,7 +584,7 @@ int ptc_transfer_open(struct ptc_transfer *t, struct ptc_error *err)
 		struct ptc_request **last = &t->requests;
 
 		before = t->failures;
-		ptc_transfer_done(t);
+		requests_drop(t);
 		rc = transfer_plan(t, err);
 		for (size_t i = 0, n; !rc && i < t->parts.n; i += n) {
 			struct ptc_error why = PTC_ERROR_INIT;
@@ -378,11 +597,13 @@ int ptc_transfer_open(struct ptc_transfer *t, struct ptc_error *err)
 			q = ptc_calloc(1, sizeof *q);
 			if (!q)
 				return ptc_error_set(err, PTC_ENOMEM, "no memory to ask for %zu boxes", n);
-			*q = (struct ptc_request){ .t = t, .node = parts->node, .parts = parts, .n = n };
+			*q = (struct ptc_request){
+				.t = t, .node = parts->node, .parts = parts, .n = n, .ends_later = true
+			};
 			*last = q;
 			last = &q->next;
 			rc = request_open(q, &why);
-			rc = rc ? source_failed(t, q->node, rc, q->local, &why, err) : 0;
+			rc = rc ? source_failed(t, q, q->node, rc, q->local, &why, err) : 0;
 		}
 	} while (!rc && t->failures > before);
 	return rc;
@@ -392,6 +613,7 @@ int ptc_transfer_drain(struct ptc_transfer *t, struct ptc_error *err)
 {
 	for (;;) {
 		struct ptc_error why = PTC_ERROR_INIT;
+		const struct ptc_request *failed = NULL;
 		uint32_t node = t->self;
 		bool local;
 		int rc = 0;
@@ -402,12 +624,14 @@ int ptc_transfer_drain(struct ptc_transfer *t, struct ptc_error *err)
 		local = rc == PTC_EINTERNAL;
 		for (struct ptc_request *q = t->requests; !rc && q; q = q->next) {
 			rc = request_drain(q, &why);
+			ptc_chunk_reader_done(&q->reader);
 			node = q->node;
 			local = q->local;
+			failed = q;
 		}
 		if (!rc)
 			return 0;
-		rc = source_failed(t, node, rc, local, &why, err);
+		rc = source_failed(t, failed, node, rc, local, &why, err);
 		if (rc == 0)
 			rc = ptc_transfer_open(t, err);
 		if (rc)
@@ -517,6 +741,7 @@ static int request_run(struct ptc_request *q, struct ptc_error *err)
 		request_watch(q, false);
 	}
 	q->stream = ptc_rpc_stream_free(q->stream);
+	file_close(q);
 	ptc_free(q->dst.scratch);
 	q->dst.scratch = NULL;
 	ptc_pool_give(&t->agent->recv, ticket);
@@ -550,7 +775,7 @@ static void *request_thread(void *arg)
 		if (rc && !transfer_stopped(t)) {
 			t->lied = t->lied || q->lied;
 			t->sources[q->node].failed = true;
-			t->shared.status = source_failed(t, q->node, rc, q->local, &why, &t->shared.err);
+			t->shared.status = source_failed(t, q, q->node, rc, q->local, &why, &t->shared.err);
 			if (t->shared.status)
 				atomic_store(&t->shared.stopped, true);
 		}
@@ -657,6 +882,8 @@ int ptc_transfer_run(struct ptc_transfer *t, struct ptc_error *err)
 	} while (!rc && t->failures > before);
 	ptc_free(t->sources);
 	ptc_free(t->requests);
+	ptc_free(t->by_network);
+	t->by_network = NULL;
 	t->sources = NULL;
 	t->requests = NULL;
 	ptc_parts_done(&t->parts);

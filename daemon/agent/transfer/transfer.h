@@ -101,14 +101,16 @@ struct ptc_transfer {
 	const char *what;                 /* for "... was cancelled" */
 	struct ptc_transfer_alone *alone; /* one per node, for the caller to read after ptc_transfer_run; NULL: none */
 	/* For the caller to read. */
-	unsigned failures;    /* sources left out so far */
+	unsigned failures;    /* sources left out so far, and near ones that are asked over the network since */
 	bool lied;            /* one of these broke the protocol */
 	struct ptc_error why; /* of the last of these; the caller may set it for a source that it left out itself */
-	_Atomic int64_t wire_bytes;
-	struct ptc_parts parts; /* filled by `plan`, freed by ptc_transfer_done */
+	_Atomic int64_t wire_bytes; /* from other nodes ... */
+	_Atomic int64_t near_bytes; /* ... of these, read in the memory of near ones */
+	struct ptc_parts parts;     /* filled by `plan`, freed by ptc_transfer_done */
 	/* Private. */
 	struct ptc_transfer_source *sources;
 	struct ptc_request *requests;
+	bool *by_network; /* of each node: what was read in its memory was wrong; NULL: of none */
 	struct {
 		pthread_mutex_t lock;
 		pthread_cond_t cond;

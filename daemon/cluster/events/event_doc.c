@@ -68,6 +68,7 @@ static const struct ptc_member end_rows[] = {
 	IS(switch_end, from, STRING, COMMITTED),
 	IS(switch_end, to, STRING, COMMITTED),
 	IS(switch_end, received_bytes, U64, COMMITTED),
+	IS(switch_end, near_bytes, U64, IF(switch_end, near_bytes)),
 	IS(switch_end, copied_bytes, U64, COMMITTED),
 	IS(switch_end, digests_verified, U64, COMMITTED),
 	IS(switch_end, preserved, TEXT, COMMITTED),
@@ -79,7 +80,7 @@ static const struct ptc_member end_rows[] = {
 	DEVICE_BYTES(host),
 	AS("device_unfinished", switch_end, unfinished, BOOL, IF(switch_end, unfinished)),
 	IS(switch_end, built_ahead_ms, REAL, IF(switch_end, ahead)),
-#define IN_SUMMARY 21 /* what a summary has, too */
+#define IN_SUMMARY 22 /* what a summary has, too */
 	IS(switch_end, totals, MAP, IF(switch_end, counted), .of = &ptc_plan_totals_members),
 	IS(switch_end, nodes, LIST, COUNT(nnodes), IF(switch_end, counted), .of = &moved_members),
 	IS(switch_end, before, LIST, COUNT(nbefore), IF(switch_end, nbefore), .of = &placed_members),

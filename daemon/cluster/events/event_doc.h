@@ -40,7 +40,8 @@ struct ptc_switch_end {
 	/* of one that was committed */
 	char kind[16]; /* "resize", "snapshot", ...; "": it was aborted */
 	uint64_t generation, snapshot, step, received_bytes, copied_bytes, digests_verified;
-	char *from, *to; /* configurations; "": there is none */
+	uint64_t near_bytes; /* of received_bytes: read in the memory of daemons of the same machine */
+	char *from, *to;     /* configurations; "": there is none */
 	char preserved[16];
 	double seconds;
 	bool ran; /* ranks ran before it: the next two are known */

@@ -212,6 +212,7 @@ static int sum_up_end(struct ptc_controller *ctl, struct ptc_switch_end *ret)
 	snprintf(e.preserved, sizeof e.preserved, "%s", preserved(ctl));
 	for (size_t i = 0; i < ctl->npulls; i++) {
 		e.received_bytes += ctl->pulls[i].wire_bytes;
+		e.near_bytes += ctl->pulls[i].near_bytes;
 		e.copied_bytes += ctl->pulls[i].copied_bytes;
 	}
 	if (e.ran)
