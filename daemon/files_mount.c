@@ -8,7 +8,9 @@
  * Nothing here touches the mount itself. */
 #include "base/alloc.h"
 #include "base/cleanup.h"
+#include "base/check.h"
 #include "base/log.h"
+#include "base/memory/machine_memory.h"
 #include "base/sys/sys.h"
 #include "base/number/units.h"
 #include "base/sys/thread.h"
@@ -24,11 +26,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_S    1
-#define RETRY_S   30 /* after a failure */
-#define MOUNT_MS  15000
-#define LINGER    "5m" /* how long it serves without us: a restart takes seconds */
-#define DIR_BYTES 4097
+#define LOOK_S       1
+#define BACKING_PART 4  /* fuse.backing: auto is a quarter */
+#define RETRY_S      30 /* after a failure */
+#define MOUNT_MS     15000
+#define LINGER       "5m" /* how long it serves without us: a restart takes seconds */
+#define DIR_BYTES    4097
 
 struct ptc_mount {
 	const struct ptc_daemon_config *config;
@@ -50,16 +53,32 @@ static void make_directory(const char *dir)
 		ptc_sys_mkdirs(dir, 0755, NULL);
 }
 
+/* Bytes for backing files: the memory that memory.ceiling may take is not theirs. */
+static uint64_t backing_bytes(const struct ptc_daemon_config *c)
+{
+	uint64_t all = ptc_machine_memory();
+
+	if (c->fuse.backing != PTC_FUSE_BACKING_AUTO)
+		return c->fuse.backing;
+	return (all - PTC_MIN(all, c->memory.ceiling)) / BACKING_PART;
+}
+
 static int start(struct ptc_mount *m, struct ptc_error *err)
 {
 	const struct ptc_daemon_config *c = m->config;
-	char cache[PTC_UNITS_MAX], timeout[PTC_UNITS_MAX];
-	const char *args[] = { "--socket",   c->control_socket, "--lock",
-			       m->lock_path, "--cache",         cache,
-			       "--timeout",  timeout,           "--linger",
-			       LINGER,       c->fuse.dir,       geteuid() == 0 ? "--others" : NULL,
-			       NULL };
+	char cache[PTC_UNITS_MAX], timeout[PTC_UNITS_MAX], backing[PTC_UNITS_MAX];
+	const char *args[18] = { "--socket",  c->control_socket, "--lock",    m->lock_path, "--cache",  cache,
+				 "--timeout", timeout,           "--backing", backing,      "--linger", LINGER };
+	size_t n = 12;
 
+	if (c->fuse.backing_dir) {
+		args[n++] = "--backing-dir";
+		args[n++] = c->fuse.backing_dir;
+	}
+	if (geteuid() == 0)
+		args[n++] = "--others";
+	args[n++] = c->fuse.dir;
+	ptc_units_print_bytes(backing_bytes(c), backing);
 	ptc_units_print_bytes(c->fuse.cache, cache);
 	ptc_units_print_ms(c->fuse.timeout_ms, timeout);
 	make_directory(c->fuse.dir);

@@ -5,6 +5,7 @@
  * is unreachable, reads fail; if that lasts for longer than --linger, ptc-fuse ends. */
 #include "base/alloc.h"
 #include "base/cleanup.h"
+#include "base/memory/machine_memory.h"
 #include "base/sys/fault.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
@@ -28,14 +29,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WORK_BYTES (256ull << 20) /* besides the cache: descriptions of jobs, heads of files, messages */
-#define KEEP_BYTES (16u << 20) /* of freed memory, besides those, for what daemons send next: in each of two arenas */
+#define WORK_BYTES   (256ull << 20) /* besides the cache: descriptions of jobs, heads of files, messages */
+#define BACKING_PART 4              /* a quarter of the memory */
+#define KEEP_BYTES   (16u << 20) /* of freed memory, besides those, for what daemons send next: in each of two arenas */
 
 static const char usage[] =
 	"usage: ptc-fuse [options] DIR\n"
 	"\n"
 	"  --socket PATH      the daemon's socket (default $PTC_SOCKET, else " PTC_ADMIN_DEFAULT_SOCKET ")\n"
 	"  --cache BYTES      memory for file content (default 64MiB)\n"
+	"  --backing BYTES    most memory for files kept whole, from which the kernel reads by itself; 0B: none\n"
+	"                     (root only; default: a quarter of the memory)\n"
+	"  --backing-dir DIR  keep these files in DIR instead of in memory\n"
 	"  --timeout TIME     answer each request within this time, with an error if necessary (default 30s)\n"
 	"  --others           let other users in; each sees their own jobs (root only)\n"
 	"  --lock FILE        lock this file; a second process with the same file ends at once\n"
@@ -47,8 +52,8 @@ static const char usage[] =
 	"exit status: 0 done, 1 failed, 2 usage\n";
 
 struct options {
-	const char *dir, *socket, *lock;
-	uint64_t cache_bytes, timeout_ms, linger_ms;
+	const char *dir, *socket, *lock, *backing_dir;
+	uint64_t cache_bytes, backing_bytes, timeout_ms, linger_ms;
 	bool others, unmount, stale;
 	int ready_fd;
 };
@@ -58,7 +63,8 @@ struct process {
 	struct ptc_fs_admin *admin;
 	struct ptc_fs_source source;
 	struct ptc_fs *fs;
-	int lock_fd; /* the lingering thread's while it runs; -1: not held */
+	int lock_fd;                     /* the lingering thread's while it runs; -1: not held */
+	uint64_t told_bytes, told_files; /* what the lock file says of the backing files */
 };
 
 static struct ptc_fs *_Atomic serving; /* read by the handler and by linger_main */
@@ -92,6 +98,11 @@ static int option_value(int c, struct options *o, struct ptc_error *err)
 		return 0;
 	case 'c':
 		return ptc_units_parse_bytes(optarg, &o->cache_bytes, err);
+	case 'b':
+		return ptc_units_parse_bytes(optarg, &o->backing_bytes, err);
+	case 'B':
+		o->backing_dir = optarg;
+		return 0;
 	case 't':
 		return ptc_units_parse_ms(optarg, &o->timeout_ms, err);
 	case 'g':
@@ -115,6 +126,7 @@ static int parse(int argc, char **argv, struct options *o, struct ptc_error *err
 	static const struct option longs[] = {
 		{ "socket", required_argument, NULL, 's' },   { "cache", required_argument, NULL, 'c' },
 		{ "timeout", required_argument, NULL, 't' },  { "others", no_argument, NULL, 'o' },
+		{ "backing", required_argument, NULL, 'b' },  { "backing-dir", required_argument, NULL, 'B' },
 		{ "lock", required_argument, NULL, 'L' },     { "linger", required_argument, NULL, 'g' },
 		{ "ready-fd", required_argument, NULL, 'r' }, { "unmount", no_argument, NULL, 'u' },
 		{ "stale", no_argument, NULL, 'S' },          { "help", no_argument, NULL, 'h' },
@@ -122,9 +134,11 @@ static int parse(int argc, char **argv, struct options *o, struct ptc_error *err
 	};
 	int c, rc;
 
-	*o = (struct options){
-		.socket = getenv("PTC_SOCKET"), .cache_bytes = 64u << 20, .timeout_ms = 30000, .ready_fd = -1
-	};
+	*o = (struct options){ .socket = getenv("PTC_SOCKET"),
+			       .cache_bytes = 64u << 20,
+			       .timeout_ms = 30000,
+			       .ready_fd = -1,
+			       .backing_bytes = ptc_machine_memory() / BACKING_PART };
 	while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
 		rc = option_value(c, o, err);
 		if (rc)
@@ -135,6 +149,9 @@ static int parse(int argc, char **argv, struct options *o, struct ptc_error *err
 	o->dir = argv[optind];
 	if (o->dir[0] != '/')
 		return ptc_error_set(err, PTC_EINVAL, "DIR must be an absolute path, not \"%.200s\"", o->dir);
+	if (o->backing_dir && o->backing_dir[0] != '/')
+		return ptc_error_set(err, PTC_EINVAL, "--backing-dir must be an absolute path, not \"%.200s\"",
+				     o->backing_dir);
 	if (o->timeout_ms < 1000 || o->timeout_ms > 600000)
 		return ptc_error_set(err, PTC_EINVAL, "--timeout must lie between 1s and 600s");
 	if (o->others && geteuid() != 0)
@@ -190,7 +207,9 @@ static int start(struct process *p, struct ptc_error *err)
 	struct ptc_fs_opts opts = { .cache_bytes = p->o.cache_bytes,
 				    .timeout_ms = (uint32_t)p->o.timeout_ms,
 				    .alone = p->o.lock != NULL,
-				    .others = p->o.others };
+				    .others = p->o.others,
+				    .backing_bytes = p->o.backing_bytes,
+				    .backing_dir = p->o.backing_dir };
 	int rc = take_lock(p, err);
 
 	ptc_alloc_limit_set(p->o.cache_bytes + WORK_BYTES);
@@ -211,8 +230,26 @@ static void drop_lock(struct process *p)
 	ptc_close(&p->lock_fd);
 }
 
-/* Ends the process's service when the daemon is gone for good. Unmounted by somebody, it goes on for those who have
- * files open, and gives up the lock, so that ptcd starts another one. */
+/* Says in the lock file, behind its first line, what the backing files take, for ptcd's metrics. */
+static void tell_backings(struct process *p)
+{
+	char line[64];
+	uint64_t bytes, files;
+	off_t at = (off_t)snprintf(NULL, 0, "%d %s\n", (int)getpid(), p->o.dir);
+	int n;
+
+	ptc_fs_backings(p->fs, &bytes, &files);
+	if (p->lock_fd < 0 || (bytes == p->told_bytes && files == p->told_files))
+		return;
+	n = snprintf(line, sizeof(line), "backing %20" PRIu64 " %20" PRIu64 "\n", bytes, files); /* always as long */
+	if (pwrite(p->lock_fd, line, (size_t)n, at) == n) {
+		p->told_bytes = bytes;
+		p->told_files = files;
+	}
+}
+
+/* Ends the process's service when the daemon is gone for good. Keeps the lock file up to date. Unmounted by somebody,
+ * it goes on for those who have files open, and gives up the lock, so that ptcd starts another one. */
 static void *linger_main(void *arg)
 {
 	struct process *p = arg;
@@ -225,10 +262,11 @@ static void *linger_main(void *arg)
 		if (!p->source.jobs(p->source.arg, &jobs, &n, NULL))
 			heard_ns = ptc_sys_now_ns();
 		ptc_free(jobs);
-		if (ptc_sys_now_ns() - heard_ns > (int64_t)p->o.linger_ms * 1000000)
+		if (p->o.linger_ms && ptc_sys_now_ns() - heard_ns > (int64_t)p->o.linger_ms * 1000000)
 			break;
 		if (!ptc_fs_on_top(p->fs))
 			drop_lock(p);
+		tell_backings(p);
 		nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
 		if (!serving)
 			return NULL;
@@ -245,7 +283,7 @@ static int serve(struct process *p, struct ptc_error *err)
 	int rc;
 
 	say_ready(&p->o, "");
-	if (p->o.linger_ms)
+	if (p->o.linger_ms || p->o.lock)
 		lingers = !ptc_thread_start(&lingerer, "ptc-fuse-linger", linger_main, p, NULL);
 	rc = ptc_fs_run(p->fs, err);
 	serving = NULL; /* the lingering thread sees it */

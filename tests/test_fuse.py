@@ -79,11 +79,14 @@ def run_with_fuse_for_all(case, c, script, *args):
 
 
 class Mount:
-    """ptc-fuse at a directory of its own."""
+    """ptc-fuse at a directory of its own. Without backing files: reads are requests to it (test_backing.py has the others)."""
+
+    BACKING = ("--backing", "0B")
 
     def __init__(self, test, c, *options, node="n0", prefix=(), directory=None):
         self.dir = directory or tempfile.mkdtemp(prefix="mnt", dir=test.dir)
-        self.argv = [*prefix, harness.binary("daemon/ptc-fuse"), "--socket", c.nodes[node].socket, *options, self.dir]
+        self.argv = [*prefix, harness.binary("daemon/ptc-fuse"), "--socket", c.nodes[node].socket, *self.BACKING, *options,
+                     self.dir]
         self.env = c.environment()
         self.test, self.log = test, self.dir + ".log"
         self.process = None

@@ -163,6 +163,22 @@ static bool print_bytes(const void *field, struct ptc_buf *b)
 	return true;
 }
 
+static int parse_share(void *field, const char *text, struct ptc_error *err)
+{
+	if (strcmp(text, "auto") != 0)
+		return ptc_units_parse_bytes(text, field, err);
+	*(uint64_t *)field = PTC_FUSE_BACKING_AUTO;
+	return 0;
+}
+
+static bool print_share(const void *field, struct ptc_buf *b)
+{
+	if (*(const uint64_t *)field != PTC_FUSE_BACKING_AUTO)
+		return print_bytes(field, b);
+	ptc_buf_puts(b, "auto");
+	return true;
+}
+
 static int parse_ms(void *field, const char *text, struct ptc_error *err)
 {
 	return ptc_units_parse_ms(text, field, err);
@@ -339,6 +355,7 @@ static const struct kind k_dns = { "DNS-NAME", parse_dns, print_string };
 static const struct kind k_address = { "HOST:PORT|unix:PATH", parse_address, print_string };
 static const struct kind k_etcd_listen = { "unix|https://HOST:PORT", parse_etcd_listen, print_string };
 static const struct kind k_bytes = { "SIZE", parse_bytes, print_bytes };
+static const struct kind k_share = { "auto|SIZE", parse_share, print_share };
 static const struct kind k_ms = { "DURATION", parse_ms, print_ms };
 static const struct kind k_devices = { "auto|NUMBER", parse_devices, print_devices };
 static const struct kind k_local = { "local", parse_local, print_local };
@@ -452,6 +469,12 @@ static const struct key {
 	  "Directory that shows jobs' state as files, to each user their own; made if missing. Not set: no files." },
 	{ "fuse.cache", &k_bytes, AT(fuse.cache), "64MiB", NULL,
 	  "Memory of the process that serves these files, besides memory.ceiling. At least 8MiB." },
+	{ "fuse.backing", &k_share, AT(fuse.backing), "auto", NULL,
+	  "Most memory for files of the mount that are kept whole, from which the kernel reads by itself (Linux 6.9, "
+	  "root). "
+	  "auto: a quarter of the memory beside memory.ceiling. 0B: none." },
+	{ "fuse.backing_dir", &k_path, AT(fuse.backing_dir), NULL, NULL,
+	  "Directory on a disk in which these files lie instead. Not set: they are in memory. Not on overlayfs." },
 	{ "fuse.timeout", &k_ms, AT(fuse.timeout_ms), "30s", NULL,
 	  "A read of these files fails after this time without an answer. With less than 25s ptcd does not notice a "
 	  "node that hangs in time to read a replica of its bytes instead." },

@@ -33,6 +33,8 @@ struct ptc_daemon_tls {
 
 struct ptc_node_devices;
 
+#define PTC_FUSE_BACKING_AUTO UINT64_MAX
+
 struct ptc_daemon_config {
 	uint64_t version;
 	char *node;
@@ -79,6 +81,8 @@ struct ptc_daemon_config {
 	struct {
 		char *dir; /* NULL: no files */
 		uint64_t cache, timeout_ms;
+		uint64_t backing;  /* bytes of backing files; 0: none; PTC_FUSE_BACKING_AUTO */
+		char *backing_dir; /* NULL: they are in memory */
 	} fuse;
 	struct {
 		char *dir;

@@ -221,7 +221,7 @@ static int check_coordinator(const struct ptc_daemon_config *cfg, struct ptc_err
 
 static int check_fuse(const struct ptc_daemon_config *cfg, struct ptc_error *err)
 {
-	static const char *const keys[] = { "fuse.cache", "fuse.timeout" };
+	static const char *const keys[] = { "fuse.cache", "fuse.timeout", "fuse.backing", "fuse.backing_dir" };
 
 	for (size_t i = 0; !cfg->fuse.dir && i < PTC_ARRAY_LEN(keys); i++)
 		if (ptc_daemon_config_given(cfg, keys[i]))

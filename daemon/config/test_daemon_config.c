@@ -64,6 +64,7 @@ static void defaults_are_filled(void **state)
 	assert_true(cfg.node_lost_after_ms == 10000 && cfg.node_quarantine_ms == 60000 && cfg.lease_ttl_ms == 5000 &&
 		    cfg.log == PTC_LOG_INFO && cfg.devices == 2);
 	assert_true(!cfg.fuse.dir && cfg.fuse.cache == 64 << 20 && cfg.fuse.timeout_ms == 30000);
+	assert_true(cfg.fuse.backing == PTC_FUSE_BACKING_AUTO && !cfg.fuse.backing_dir);
 	assert_true(cfg.sources.cache == 1 << 30);
 	assert_string_equal(cfg.sources.dir, "/var/lib/ptc/sources");
 	assert_true(cfg.coordinator.local && !cfg.devices_auto);
@@ -121,7 +122,7 @@ static void every_key_is_read(void **state)
 					"  endpoints: ['10.0.0.1:2379', \"[fe80::1]:2379\", unix:/x]\n"
 					"  tls: {ca: /f/ca, cert: /f/cert, key: /f/key}\n"
 					"lease_ttl: 7s\nnode_lost_after: 9s\nstall_after: 8s\nlog: debug\nfuse: {dir: "
-					"/f, cache: 9MiB, timeout: 2s}\n"
+					"/f, cache: 9MiB, timeout: 2s, backing: 3GiB, backing_dir: /b}\n"
 					"sources: {dir: /s, cache: 17MiB}\n";
 	struct ptc_daemon_config cfg = { 0 };
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -142,6 +143,8 @@ static void every_key_is_read(void **state)
 		    cfg.log == PTC_LOG_DEBUG);
 	assert_string_equal("/f", cfg.fuse.dir);
 	assert_true(cfg.fuse.cache == 9 << 20 && cfg.fuse.timeout_ms == 2000);
+	assert_true(cfg.fuse.backing == UINT64_C(3) << 30);
+	assert_string_equal("/b", cfg.fuse.backing_dir);
 	assert_string_equal("/s", cfg.sources.dir);
 	assert_true(cfg.sources.cache == 17 << 20);
 	ptc_daemon_config_done(&cfg);
@@ -363,6 +366,8 @@ static const struct rule_case across_keys[] = {
 	{ MEM LOC UNIX "health: {argv: [/bin/true, -q, a b]}\n", false, NULL },
 	{ MEM LOC UNIX "copies: {rate: 1023KiB}\n", false, "copies.rate: must be at least 1MiB, or 0B" },
 	{ MEM LOC UNIX "sources: {cache: 15MiB}\n", false, "sources.cache: must be at least 16MiB, or 0B" },
+	{ MEM LOC UNIX "fuse: {backing: 0B}\n", false, "fuse.backing: has no effect without" },
+	{ MEM LOC UNIX "fuse: {dir: /ptc, backing: some}\n", false, "fuse.backing" },
 	{ MEM LOC UNIX "fuse: {timeout: 5s}\n", false, "fuse.timeout: has no effect without" },
 	{ MEM LOC UNIX "node_lost_after: 0s\n", false, "f.yaml:10:1: node_lost_after: write 1s to 7d" },
 	{ MEM LOC UNIX "node_lost_after: 8d\n", false, "node_lost_after: write 1s to 7d" },

@@ -100,16 +100,14 @@ struct ptc_recovery {
 		} state;
 		uint32_t awaited, nheld; /* answers; ranks */
 		int64_t since_ns;
-		struct ptc_held_rank *ranks; /* of each rank of the generation */
-		uint64_t incarnation, step, reached,
-			to; /* reached: a rank's greatest; to: ranks were let on to it; 0: none */
+		struct ptc_held_rank *ranks;             /* of each rank of the generation */
+		uint64_t incarnation, step, reached, to; /* reached: a rank's greatest; to: others were let on to it */
 		char why[192];
 		bool promised; /* some rank there has called ptc_survive */
 	} hold;
-	bool held;                  /* the switch under way may make the ranks wait */
-	int64_t ended_ns, retry_ns; /* when the last such switch ended; nothing is tried before */
-	uint32_t by_time, tries,
-		fails;   /* lost nodes; starts in a row that came to nothing; of these, by no node's fault */
+	bool held;                      /* the switch under way may make the ranks wait */
+	int64_t ended_ns, retry_ns;     /* when the last such switch ended; nothing is tried before */
+	uint32_t by_time, tries, fails; /* lost nodes; starts in a row that came to nothing; by no node's fault */
 	uint32_t owed;   /* new value for the record's `restarts`, because a start came to nothing; 0: none */
 	char waits[768]; /* why the job waits, as events have said; "": it does not */
 	/* what the record is to say after the HALT of that id */

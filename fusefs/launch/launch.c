@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,4 +110,16 @@ bool ptc_fuse_lock_held(const char *lock, pid_t *ret_pid, char *ret_dir, size_t 
 		return true; /* it has just begun */
 	snprintf(ret_dir, size, "%.*s", (int)strcspn(text + at, "\n"), text + at);
 	return true;
+}
+
+uint64_t ptc_fuse_lock_backing(const char *lock)
+{
+	ptc_auto_fclose FILE *f = fopen(lock, "re");
+	char line[PATH_BYTES + 32];
+	uint64_t bytes = 0;
+
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "backing %" SCNu64, &bytes) == 1)
+			break;
+	return bytes;
 }

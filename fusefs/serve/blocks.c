@@ -525,46 +525,6 @@ static int fill(void *arg, const void *data, size_t len, struct ptc_error *err)
 	return atomic_load(&w->fs->stopping) ? ptc_error_set(err, PTC_ECANCELED, "the file system is stopping") : 0;
 }
 
-/* Index of the item that byte off of the file lies in. */
-static size_t item_at(const struct fs_file *file, uint64_t off)
-{
-	size_t lo = 0, hi = file->sf.n;
-
-	while (hi - lo > 1) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (file->start[mid] <= off)
-			lo = mid;
-		else
-			hi = mid;
-	}
-	while (lo < file->sf.n && file->start[lo + 1] <= off)
-		lo++; /* empty ones */
-	return lo;
-}
-
-int fs_ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct ptc_fs_range **ret, size_t *ret_n)
-{
-	size_t first = item_at(file, off), n = 0;
-	struct ptc_fs_range *v;
-
-	while (first + n < file->sf.n && file->start[first + n] < end)
-		n++;
-	v = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *v);
-	if (!v)
-		return PTC_ENOMEM;
-	*ret_n = 0;
-	for (size_t i = first; i < first + n; i++) {
-		uint64_t from = PTC_MAX(off, file->start[i]), to = PTC_MIN(end, file->start[i + 1]);
-
-		if (from < to)
-			v[(*ret_n)++] = (struct ptc_fs_range){ file->sf.ranked, file->sf.rank, file->sf.items[i],
-							       from - file->start[i], to - from };
-	}
-	*ret = v;
-	return 0;
-}
-
 static void say(const struct fs_fetch *f, const struct ptc_error *err)
 {
 	if (f->view)
@@ -611,7 +571,7 @@ static void fetch_run(struct ptc_fs *fs, struct fs_fetch *f)
 		rc = fill(&w, (const uint8_t *)file->sf.head + w.at,
 			  (size_t)(PTC_MIN(w.end, (uint64_t)file->sf.head_len) - w.at), &err);
 	if (!rc && w.at < w.end)
-		rc = fs_ranges_of(file, w.at, w.end, &ranges, &n);
+		rc = ptc_fs_ranges_of(&file->sf, file->start, w.at, w.end, &ranges, &n);
 	if (!rc && n)
 		rc = fs->opts.source.read(fs->opts.source.arg, f->view->state, ranges, n, fill, &w, &err);
 	if (!rc && w.at != w.end)

@@ -211,7 +211,7 @@ static void locate(struct ptc_fs *fs, const struct fs_file *file, const struct f
 	ptc_auto_free struct ptc_fs_range *ranges = NULL;
 	struct ptc_fs_spans *spans = NULL;
 	size_t n = 0;
-	int rc = fs_ranges_of(file, begin, end, &ranges, &n);
+	int rc = ptc_fs_ranges_of(&file->sf, file->start, begin, end, &ranges, &n);
 
 	if (!rc && n > SEGMENT_PARTS)
 		rc = PTC_ELIMIT;

@@ -27,6 +27,8 @@
 #define SHORT_READ (64u << 10)
 #define CLOCK_MS   100
 #define TEND_MS    500
+#define SCRUB_RATE (16u << 20) /* bytes of backing files that are read in a second: 0.2 % of a processor */
+#define JOBS_TENDS 4           /* with backing files the list of jobs is read each so many times */
 
 /* ---- the threads ---- */
 
@@ -136,9 +138,48 @@ static void *clock_main(void *arg)
 		rest(fs, &fs->clock_cond, CLOCK_MS);
 		part_from_packs(fs);
 		answer_over(fs, false);
+		pthread_mutex_lock(&fs->lock);
+		fs_openings_kick_locked(fs, 0, false);
+		pthread_mutex_unlock(&fs->lock);
 	}
 	answer_over(fs, true);
 	return NULL;
+}
+
+void ptc_fs_backings(struct ptc_fs *fs, uint64_t *ret_bytes, uint64_t *ret_files)
+{
+	*ret_bytes = *ret_files = 0;
+	pthread_mutex_lock(&fs->lock);
+	if (fs->backings)
+		fs_backings_usage(fs->backings, ret_bytes, ret_files);
+	pthread_mutex_unlock(&fs->lock);
+}
+
+static bool snap_gone_locked(void *arg, const char *uuid, uint64_t snapshot, uint64_t step)
+{
+	const struct ptc_fs *fs = arg;
+
+	for (size_t i = 0; i < fs->njobs; i++)
+		if (!strcmp(fs->jobs[i].uuid, uuid))
+			return (fs->jobs[i].snapshot != snapshot || fs->jobs[i].step != step) &&
+			       !fs_job_keeps(&fs->jobs[i], snapshot, step);
+	return fs->jobs_known;
+}
+
+/* Backing files end with their snapshots, also where nobody looks at the mount. */
+static void tend_backings(struct ptc_fs *fs, unsigned turn)
+{
+	uint64_t bytes, files;
+
+	ptc_fs_backings(fs, &bytes, &files);
+	if (!bytes)
+		return;
+	if (turn % JOBS_TENDS == 0)
+		fs_jobs_refresh(fs, false);
+	pthread_mutex_lock(&fs->lock);
+	fs_backings_drop(fs->backings, snap_gone_locked, fs);
+	pthread_mutex_unlock(&fs->lock);
+	fs_backings_tend(fs->backings, SCRUB_RATE / 1000 * TEND_MS);
 }
 
 /* Leases: asks the source, which may take its time; the clock must not wait for that. */
@@ -146,9 +187,10 @@ static void *tend_main(void *arg)
 {
 	struct ptc_fs *fs = arg;
 
-	while (!atomic_load(&fs->stopping)) {
+	for (unsigned turn = 0; !atomic_load(&fs->stopping); turn++) {
 		fs_pins_tend(fs);
 		fs_direct_sweep(fs);
+		tend_backings(fs, turn);
 		rest(fs, &fs->tend_cond, TEND_MS);
 	}
 	return NULL;
@@ -189,6 +231,11 @@ static void threads_stop(struct ptc_fs *fs)
 	pthread_mutex_unlock(&fs->lock);
 	while (fs->nthreads)
 		pthread_join(fs->threads[--fs->nthreads], NULL);
+	if (fs->backings)
+		fs_backings_stop(fs->backings);
+	pthread_mutex_lock(&fs->lock);
+	fs_openings_kick_locked(fs, 0, true);
+	pthread_mutex_unlock(&fs->lock);
 	fs_cache_drain(fs);
 	fs_pins_tend(fs);
 }
@@ -264,6 +311,7 @@ struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
 		release_everything(fs);
 		fs_pins_tend(fs);
 	}
+	fs->backings = fs_backings_free(fs->backings);
 	fs_cache_done(fs);
 	fs_direct_done(fs);
 	if (fs->se)
@@ -283,12 +331,19 @@ struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
 	return NULL;
 }
 
+/* libfuse's answer to INIT lacks what libfuse does not know. Root alone may use backing files. */
 static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
-	ssize_t n = writev(fd, iov, count);
+	struct ptc_fs *fs = userdata;
+	bool init = fs->pass.init != 0;
 
-	(void)userdata;
-	return n;
+	if (init && fs->dir && geteuid() == 0 && fs->opts.backing_bytes)
+		fs_pass_reply(&fs->pass, iov, count);
+	if (init) { /* no other request comes before this is written */
+		fs->pass.init = 0;
+		fs_open_prepare(fs);
+	}
+	return writev(fd, iov, count);
 }
 
 /* libfuse complains of every error but ENODEV, which a read meets after an unmount. A read that waited for the device's
@@ -297,7 +352,7 @@ static ssize_t io_read(int fd, void *buf, size_t len, void *userdata)
 {
 	ssize_t n = read(fd, buf, len);
 
-	(void)userdata;
+	fs_pass_request(&((struct ptc_fs *)userdata)->pass, buf, n);
 	if (n < 0 && errno == ECONNABORTED)
 		errno = ENODEV;
 	return n;

@@ -21,6 +21,8 @@ struct ptc_fs_opts {
 	uint32_t timeout_ms;         /* every request is answered within this time */
 	bool alone;                  /* the caller ensures that no other process serves at the mount point */
 	bool others;                 /* other users may enter, and see what they may read; needs root */
+	uint64_t backing_bytes;      /* most bytes of backing files (fusefs/backing); 0: none are made */
+	const char *backing_dir;     /* an absolute path: where they lie; borrowed. NULL: in memory */
 };
 #define PTC_FS_CACHE_MIN (8u << 20)
 
@@ -34,6 +36,9 @@ int ptc_fs_serve_fd(struct ptc_fs *fs, int fd, struct ptc_error *err);
 /* Serves until stop, or until the file system is unmounted. */
 int ptc_fs_run(struct ptc_fs *fs, struct ptc_error *err);
 void ptc_fs_stop(struct ptc_fs *fs);
+
+/* Bytes and number of the backing files. */
+void ptc_fs_backings(struct ptc_fs *fs, uint64_t *ret_bytes, uint64_t *ret_files);
 
 /* Whether the mount can be reached. false: it was unmounted and serves only open files, or another mount covers it. */
 bool ptc_fs_on_top(const struct ptc_fs *fs);

@@ -3,6 +3,7 @@
  * while the source is asked, a request is answered or libfuse is called. Functions that need it end in _locked. */
 #pragma once
 
+#include "fusefs/backing/passthrough.h"
 #include "fusefs/mount/mountpoint.h"
 #include "fusefs/serve/requests.h"
 
@@ -14,7 +15,10 @@ struct ptc_fs {
 	char *dir; /* the mount point; NULL: not mounted */
 	char source[FS_SOURCE_MAX];
 	int fd, stop_fd;
-	pthread_mutex_t turn; /* its holder waits for requests */
+	struct fs_pass pass;
+	struct fs_backings *backings; /* NULL: the kernel cannot use them, or none are wanted */
+	struct fs_op *opening;        /* opens that wait for a backing file, by `queued` */
+	pthread_mutex_t turn;         /* its holder waits for requests */
 	int64_t start_s;
 	atomic_bool stopping;
 	pthread_mutex_t lock;
@@ -53,5 +57,12 @@ void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op);
 uint64_t fs_open_known_locked(struct ptc_fs *fs, uint64_t ino, struct fs_handle **ret, bool *ret_first);
 /* Counts a lookup of entry i of the open directory. Returns its node; 0: none is made. */
 uint64_t fs_entry_look_up_locked(struct ptc_fs *fs, const struct fs_handle *h, uint64_t i, struct stat *ret);
+/* Makes backing files if they are wanted and the kernel was told so. Otherwise the log says why there are none. */
+void fs_open_prepare(struct ptc_fs *fs);
+/* Answers an open. Returns what libfuse's function does. */
+int fs_open_reply(struct ptc_fs *fs, fuse_req_t req, struct fuse_file_info *fi);
+/* Lets opens go on that wait for the backing file of `id` (0: for any), or have waited long enough. */
+void fs_openings_kick_locked(struct ptc_fs *fs, uint64_t id, bool all);
+/* objects.c */
 struct fs_handle *fs_handle_get_locked(struct ptc_fs *fs, uint64_t fh);
 void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh);

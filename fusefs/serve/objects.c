@@ -841,3 +841,37 @@ void fs_list_free(struct fs_dirent *list, size_t n)
 		ptc_free(list[i].name);
 	ptc_free(list);
 }
+
+/* ---- handles ---- */
+
+struct fs_handle *fs_handle_get_locked(struct ptc_fs *fs, uint64_t fh)
+{
+	uint32_t i = (uint32_t)fh - 1;
+
+	return i < FS_HANDLES && fs->handles[i].used && fs->handles[i].turn == fh >> 32 ? &fs->handles[i] : NULL;
+}
+
+void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh)
+{
+	struct fs_handle *h = fs_handle_get_locked(fs, fh);
+
+	if (!h)
+		return;
+	if (h->asked) {
+		struct fs_node *n = fs_node_find_locked(fs, h->ino);
+
+		if (n && n->asked)
+			n->asked--;
+	}
+	if (h->backing)
+		fs_backing_unref(fs->backings, h->backing);
+	fs_view_close_locked(fs, h->view);
+	fs_snap_unref_locked(fs, h->snap);
+	fs_file_unref_locked(fs, h->file);
+	fs_part_unref_locked(fs, h->at.part);
+	fs_view_unref_locked(fs, h->dir_view);
+	if (h->dir)
+		fs_node_free_locked(fs, h->dir);
+	fs_list_free(h->list, h->nlist);
+	*h = (struct fs_handle){ .turn = h->turn };
+}

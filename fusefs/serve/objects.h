@@ -4,6 +4,7 @@
  * the lock end in _locked. All others must be called without it. */
 #pragma once
 
+#include "fusefs/backing/backings.h"
 #include "fusefs/samples/part.h"
 #include "fusefs/serve/fusefs.h"
 
@@ -19,12 +20,10 @@
 #define FS_JOB_NAME_MAX (PTC_NAME_MAX + 11) /* with its owner: 4294967294:NAME */
 #define FS_FOREVER      (86400.0 * 365)
 #define FS_SMALL        (16u << 10) /* bytes of a tensor that is read together with others */
+#define FS_BACKING_MIN  (4u << 20)  /* bytes of a file that is worth a backing file */
 #define FS_PLUS_NODES   65536       /* number of names in the kernel above which listings bring no nodes */
-/* how long the kernel may believe that a snapshot, or a generation of data, still exists */
-#define FS_SNAP_S       1.0
-
+#define FS_SNAP_S       1.0         /* for so long the kernel may believe in a snapshot, or a generation of data */
 struct fs_op;
-
 /* How a snapshot's bytes are read: through one generation that has it. */
 struct fs_view {
 	unsigned refs;
@@ -94,9 +93,10 @@ struct fs_node {
 	struct fs_snap *snap;                 /* for FS_SNAP and below */
 	struct fs_file *file;                 /* for FS_GENERATION, FS_FILE */
 	bool opened;                          /* it was opened once, so the kernel may be reading its pages */
-	uint64_t generation;                  /* for FS_GEN, FS_RANKS; 0: the same in each generation */
-	struct fs_place at;                   /* for FS_DATAGEN and below, as far as it is known there */
-	char data[PTC_FIELD_NAME_MAX + 1];    /* for FS_DATASET and below */
+	uint32_t asked;      /* number of open handles whose reads come to us; others are read from a backing file */
+	uint64_t generation; /* for FS_GEN, FS_RANKS; 0: the same in each generation */
+	struct fs_place at;  /* for FS_DATAGEN and below, as far as it is known there */
+	char data[PTC_FIELD_NAME_MAX + 1]; /* for FS_DATASET and below */
 };
 struct fs_handle {
 	bool used;
@@ -104,6 +104,9 @@ struct fs_handle {
 	struct fs_file *file;
 	struct fs_snap *snap;
 	struct fs_view *view;
+	uint64_t ino; /* of the node that counts it in `asked` */
+	bool asked;
+	struct fs_backing *backing; /* the kernel reads this one instead of asking us; a reference */
 	/* for sequential reads: the next byte, how far to read ahead, how far that is done */
 	uint64_t next_off, window, ahead_to;
 	struct fs_place at;     /* for FS_PART and FS_SLOTS */

@@ -25,6 +25,8 @@ void fs_op_unref_locked(struct ptc_fs *fs, struct fs_op *op)
 	fs_file_unref_locked(fs, op->small);
 	fs_view_unref_locked(fs, op->view);
 	fs_part_unref_locked(fs, op->at.part);
+	if (op->opened)
+		fs_handle_close_locked(fs, op->opened);
 	ptc_free(op->name);
 	ptc_free(op);
 }

@@ -205,8 +205,7 @@ static bool open_known(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, struct
 	if (first)
 		store(fs, ino, data, len);
 	fi->fh = fh;
-	fi->keep_cache = 1;
-	if (!fuse_reply_open(req, fi))
+	if (!fs_open_reply(fs, req, fi))
 		return true;
 	pthread_mutex_lock(&fs->lock);
 	fs_handle_close_locked(fs, fh);

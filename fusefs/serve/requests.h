@@ -6,29 +6,35 @@
 
 #define FUSE_USE_VERSION 312
 #include "fusefs/serve/objects.h"
+#include "fusefs/source/file_ranges.h"
 
 #include <fuse3/fuse_lowlevel.h>
 #include <sys/uio.h>
 
-#define FS_BLOCK           (128u << 10) /* unit of the cache: the kernel's read-ahead */
-#define FS_READ_SPAN       (FS_READ_MAX / FS_BLOCK + 1)
-#define FS_RUN_BLOCKS      32 /* blocks of one call to the source: 4 MiB; several calls run ahead of a reader */
-#define FS_AHEAD_MAX       (16u << 20) /* bytes read ahead in one file */
-#define FS_SEGMENT         (4u << 20)  /* of a file: the unit in which places of bytes are asked for */
-#define FS_SEGMENTS        4096        /* number of segments whose places are remembered */
-#define FS_DIRECT_BUFS     6           /* of FS_READ_MAX bytes, kept for copying */
-#define FS_OPS_MAX         1024        /* requests under way; the kernel sends fewer */
-#define FS_META_TASK_POOL  4
-#define FS_READ_TASK_POOL  3
-#define FS_FETCH_TASK_POOL 8
-#define FS_DATA_FETCH      4 /* of these, the most that may wait for samples: state must not wait for a dead disk */
-#define FS_TAKERS          2
-#define FS_PLUS_MAX        256 /* nodes that one answer to a listing brings; they are made under the lock */
-#define FS_SMALL_HEAD      512 /* greatest head of a small tensor's file */
-#define FS_PACK_AHEAD      8   /* blocks of small tensors read ahead */
+#define FS_BLOCK            (128u << 10) /* unit of the cache: the kernel's read-ahead */
+#define FS_READ_SPAN        (FS_READ_MAX / FS_BLOCK + 1)
+#define FS_RUN_BLOCKS       32 /* blocks of one call to the source: 4 MiB; several calls run ahead of a reader */
+#define FS_AHEAD_MAX        (16u << 20) /* bytes read ahead in one file */
+#define FS_SEGMENT          (4u << 20)  /* of a file: the unit in which places of bytes are asked for */
+#define FS_SEGMENTS         4096        /* number of segments whose places are remembered */
+#define FS_DIRECT_BUFS      6           /* of FS_READ_MAX bytes, kept for copying */
+#define FS_OPS_MAX          1024        /* requests under way; the kernel sends fewer */
+#define FS_META_TASK_POOL   4
+#define FS_READ_TASK_POOL   3
+#define FS_FETCH_TASK_POOL  8
+#define FS_DATA_FETCH       4 /* of these, the most that may wait for samples: state must not wait for a dead disk */
+#define FS_TAKERS           2
+#define FS_PLUS_MAX         256 /* nodes that one answer to a listing brings; they are made under the lock */
+#define FS_SMALL_HEAD       512 /* greatest head of a small tensor's file */
+#define FS_PACK_AHEAD       8   /* blocks of small tensors read ahead */
 /* A read waits so long for a block of many tensors. Then it, and others for a while, ask for their own bytes alone. */
-#define FS_PACK_MS         2000
-#define FS_APART_MS        10000
+#define FS_PACK_MS          2000
+#define FS_APART_MS         10000
+/* An open waits for the backing file until the first of: this, a third of the time limit, a second more than it takes
+ * to read the file without one. */
+#define FS_BACKING_MS       5000
+#define FS_BACKING_LEAST_MS 1000
+#define FS_BACKING_RATE     (512u << 10) /* bytes in a millisecond */
 
 struct fs_block;
 struct fs_wait {
@@ -52,6 +58,9 @@ struct fs_op {
 	pid_t pid;
 	char *name;
 	struct fuse_file_info fi;
+	/* of an open: its handle, closed with the op unless the kernel gets it; the file that it waits for */
+	uint64_t opened, backing;
+	int64_t until_ns; /* it waits so long */
 	/* the members below are for reads */
 	struct fs_file *file;
 	struct fs_view *view;
@@ -170,11 +179,7 @@ bool fs_timed_out_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first,
 /* Answers a read with bytes of a head and then of blocks. */
 void fs_read_reply(fuse_req_t req, struct iovec head, struct fs_block *const *blocks, uint64_t first, uint64_t off,
 		   size_t size);
-
 void fs_run_read(struct ptc_fs *fs, struct fs_op *op); /* reads through the cache; any thread */
-
-/* The items' ranges for bytes [off, end) behind the file's head; ptc_free *ret. Returns 0 or PTC_ENOMEM. */
-int fs_ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct ptc_fs_range **ret, size_t *ret_n);
 
 /* direct.c */
 int fs_direct_init(struct ptc_fs *fs, struct ptc_error *err);
@@ -192,5 +197,4 @@ bool fs_direct_copy(struct ptc_fs *fs, const struct fs_file *file, const struct 
 void fs_run_direct(struct ptc_fs *fs, struct fs_op *op);
 void fs_direct_sweep(struct ptc_fs *fs); /* forgets places that were not read for long */
 
-/* ops.c */
-extern const struct fuse_lowlevel_ops fs_ops;
+/* ops.c */ extern const struct fuse_lowlevel_ops fs_ops;

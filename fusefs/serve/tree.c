@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "base/number/digest.h"
 #include "base/sys/sys.h"
 #include "formats/json.h"
@@ -438,28 +439,156 @@ static uint64_t handle_new_locked(struct ptc_fs *fs, struct fs_handle **ret)
 	return 0;
 }
 
-struct fs_handle *fs_handle_get_locked(struct ptc_fs *fs, uint64_t fh)
-{
-	uint32_t i = (uint32_t)fh - 1;
+/* ---- how an open file is read ---- */
 
-	return i < FS_HANDLES && fs->handles[i].used && fs->handles[i].turn == fh >> 32 ? &fs->handles[i] : NULL;
+/* All handles of one inode are read in one way: by requests to us, or by the kernel from a backing file. The kernel
+ * refuses to mix them. Its own counts change before it sends us a release, so ours are never below them. */
+enum way { WAY_ASK, WAY_BACKING, WAY_WAIT, WAY_ERROR };
+
+/* Worth a backing file, and its bytes can be verified. */
+static bool may_have_backing(const struct ptc_fs *fs, const struct fs_file *f, const struct fs_view *v)
+{
+	return fs->backings && f && v && f->size >= FS_BACKING_MIN && f->sf.n && !f->sf.ranked && v->state->digests;
 }
 
-void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh)
+/* Begins to make the file's backing file. It counts as a reader: a handle of its own keeps file and snapshot. */
+static bool want_backing_locked(struct ptc_fs *fs, const struct fs_handle *h)
 {
-	struct fs_handle *h = fs_handle_get_locked(fs, fh);
+	struct fs_handle *own;
+	uint64_t fh = handle_new_locked(fs, &own);
+	struct fs_backing_of of;
 
-	if (!h)
+	if (!fh)
+		return false;
+	own->file = fs_file_ref_locked(h->file);
+	own->snap = fs_snap_ref_locked(h->snap);
+	own->view = fs_view_ref_locked(h->view);
+	own->view->opens++;
+	of = (struct fs_backing_of){ .id = h->file->id,
+				     .sf = &h->file->sf,
+				     .start = h->file->start,
+				     .size = h->file->size,
+				     .state = h->view->state,
+				     .keep = (void *)(uintptr_t)fh };
+	if (fs_backings_want(fs->backings, &of))
+		return true;
+	fs_handle_close_locked(fs, fh);
+	return false;
+}
+
+/* Decides it for a handle that is being opened. may_wait: it may become WAY_WAIT; nothing is decided then. */
+static enum way way_locked(struct ptc_fs *fs, uint64_t ino, struct fs_handle *h, bool may_wait)
+{
+	struct fs_node *n = fs_node_find_locked(fs, ino);
+
+	if (!n || !may_have_backing(fs, h->file, h->view))
+		return WAY_ASK;
+	if (!n->asked) {
+		enum fs_backing_is is = fs_backings_find(fs->backings, h->file->id, &h->backing);
+
+		if (is == FS_BACKING_READY)
+			return WAY_BACKING;
+		if (is == FS_BACKING_BAD)
+			return WAY_ERROR;
+		if (may_wait && (is == FS_BACKING_MAKING || (is == FS_BACKING_NONE && want_backing_locked(fs, h))))
+			return WAY_WAIT;
+	}
+	h->ino = ino;
+	h->asked = true;
+	n->asked++;
+	return WAY_ASK;
+}
+
+/* Whether an open can be answered at once: it need not wait for a backing file to be made. */
+static bool way_known_locked(struct ptc_fs *fs, const struct fs_node *n, const struct fs_view *v)
+{
+	enum fs_backing_is is;
+
+	if (!may_have_backing(fs, n->file, v) || n->asked)
+		return true;
+	is = fs_backings_find(fs->backings, n->file->id, NULL);
+	return is == FS_BACKING_READY || is == FS_BACKING_REFUSED;
+}
+
+int fs_open_reply(struct ptc_fs *fs, fuse_req_t req, struct fuse_file_info *fi)
+{
+	uint8_t reply[FS_PASS_OPEN_BYTES];
+	const struct fs_handle *h;
+	int number = 0;
+
+	pthread_mutex_lock(&fs->lock);
+	h = fs_handle_get_locked(fs, fi->fh);
+	if (h && h->backing)
+		number = fs_backing_number(h->backing);
+	pthread_mutex_unlock(&fs->lock);
+	fi->keep_cache = 1;
+	if (!number)
+		return fuse_reply_open(req, fi);
+	fs_pass_open_reply(fi->fh, number, reply);
+	return fuse_reply_buf(req, (const char *)reply, sizeof(reply));
+}
+
+void fs_openings_kick_locked(struct ptc_fs *fs, uint64_t id, bool all)
+{
+	int64_t now = ptc_sys_now_ns();
+	struct fs_op **at = &fs->opening, *op;
+
+	while ((op = *at)) {
+		if (!all && op->backing != id && op->until_ns > now && !op->answered) {
+			at = &op->queued;
+			continue;
+		}
+		*at = op->queued;
+		op->queued = NULL;
+		*fs->meta.tail = op;
+		fs->meta.tail = &op->queued;
+		pthread_cond_signal(&fs->meta.cond);
+	}
+}
+
+/* Runs on a thread of the backing files. */
+static void backing_done(void *arg, uint64_t id, void *keep)
+{
+	struct ptc_fs *fs = arg;
+
+	pthread_mutex_lock(&fs->lock);
+	fs_handle_close_locked(fs, (uint64_t)(uintptr_t)keep);
+	fs_openings_kick_locked(fs, id, false);
+	pthread_mutex_unlock(&fs->lock);
+}
+
+static int backing_attach(void *arg, int fd)
+{
+	return fs_pass_attach(((struct ptc_fs *)arg)->fd, fd);
+}
+
+static void backing_detach(void *arg, int number)
+{
+	fs_pass_detach(((struct ptc_fs *)arg)->fd, number);
+}
+
+void fs_open_prepare(struct ptc_fs *fs)
+{
+	struct fs_backings_opts opts = { .source = fs->opts.source,
+					 .budget = fs->opts.backing_bytes,
+					 .dir = fs->opts.backing_dir,
+					 .attach = backing_attach,
+					 .detach = backing_detach,
+					 .done = backing_done,
+					 .arg = fs };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct fs_backings *b = NULL;
+
+	if (!fs->opts.backing_bytes || fs->backings)
 		return;
-	fs_view_close_locked(fs, h->view);
-	fs_snap_unref_locked(fs, h->snap);
-	fs_file_unref_locked(fs, h->file);
-	fs_part_unref_locked(fs, h->at.part);
-	fs_view_unref_locked(fs, h->dir_view);
-	if (h->dir)
-		fs_node_free_locked(fs, h->dir);
-	fs_list_free(h->list, h->nlist);
-	*h = (struct fs_handle){ .turn = h->turn };
+	if (!fs->pass.on)
+		ptc_info("fuse", "no backing files: %s",
+			 fs->pass.offered ? "only root's mount can have them" : "this kernel has no FUSE passthrough");
+	else if (fs_backings_new(&opts, &b, &err))
+		ptc_warn("fuse", "no backing files: %s", err.text);
+	pthread_mutex_lock(&fs->lock);
+	fs->backings = b;
+	pthread_mutex_unlock(&fs->lock);
 }
 
 /* ---- open ---- */
@@ -496,6 +625,10 @@ uint64_t fs_open_known_locked(struct ptc_fs *fs, uint64_t ino, struct fs_handle 
 	if (!n || !n->file || !n->snap || fs_file_stripped(n->file))
 		return 0;
 	view = fs_snap_open_known_locked(fs, n->snap, n->file->generation);
+	if (view && !way_known_locked(fs, n, view)) {
+		fs_view_close_locked(fs, view);
+		view = NULL;
+	}
 	if (!view)
 		return 0;
 	fh = handle_new_locked(fs, &h);
@@ -506,14 +639,54 @@ uint64_t fs_open_known_locked(struct ptc_fs *fs, uint64_t ino, struct fs_handle 
 	h->file = fs_file_ref_locked(n->file);
 	h->snap = fs_snap_ref_locked(n->snap);
 	h->view = view;
+	way_locked(fs, ino, h, false); /* not BAD, as way_known_locked has just seen */
 	*ret = h;
 	*ret_first = !n->opened;
 	n->opened = true;
 	return fh;
 }
 
+/* The handle is made, and it is known how it is read. */
+static void answer_open(struct ptc_fs *fs, struct fs_op *op, enum way way)
+{
+	if (way == WAY_ERROR) {
+		fs_op_fail(fs, op, EIO);
+		return;
+	}
+	if (fs_op_claim(fs, op) && !fs_open_reply(fs, op->req, &op->fi))
+		op->opened = 0; /* the kernel's */
+	fs_op_unref(fs, op);
+}
+
+/* Its backing file was made, or not, or it has waited long enough. */
+static void run_opened(struct ptc_fs *fs, struct fs_op *op)
+{
+	struct fs_handle *h;
+	enum way way = WAY_ERROR;
+
+	pthread_mutex_lock(&fs->lock);
+	h = fs_handle_get_locked(fs, op->opened);
+	if (h)
+		way = way_locked(fs, op->ino, h, false);
+	pthread_mutex_unlock(&fs->lock);
+	answer_open(fs, op, way);
+}
+
+static void wait_for_backing_locked(struct ptc_fs *fs, struct fs_op *op, const struct fs_handle *h)
+{
+	int64_t ms = PTC_MIN((int64_t)FS_BACKING_MS, (int64_t)fs->opts.timeout_ms / 3);
+	int64_t likely_ms = (int64_t)(FS_BACKING_LEAST_MS + h->file->size / FS_BACKING_RATE);
+
+	op->run = run_opened;
+	op->backing = h->file->id;
+	op->until_ns = ptc_sys_now_ns() + PTC_MIN(ms, likely_ms) * 1000000;
+	op->queued = fs->opening;
+	fs->opening = op;
+}
+
 void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
 {
+	enum way way = WAY_ASK;
 	struct fs_handle *h = NULL;
 	struct fs_file *file = NULL;
 	struct fs_snap *snap = NULL;
@@ -536,6 +709,10 @@ void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
 		h->snap = snap;
 		h->view = view;
 		h->at = at;
+		op->opened = op->fi.fh = fh;
+		way = way_locked(fs, op->ino, h, true);
+		if (way == WAY_WAIT)
+			wait_for_backing_locked(fs, op, h);
 	} else {
 		fs_part_unref_locked(fs, at.part);
 		fs_view_close_locked(fs, view);
@@ -543,18 +720,10 @@ void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
 		fs_snap_unref_locked(fs, snap);
 	}
 	pthread_mutex_unlock(&fs->lock);
-	if (e) {
+	if (e)
 		fs_op_fail(fs, op, e);
-		return;
-	}
-	op->fi.fh = fh;
-	op->fi.keep_cache = 1;
-	if (!fs_op_claim(fs, op) || fuse_reply_open(op->req, &op->fi)) {
-		pthread_mutex_lock(&fs->lock);
-		fs_handle_close_locked(fs, fh);
-		pthread_mutex_unlock(&fs->lock);
-	}
-	fs_op_unref(fs, op);
+	else if (way != WAY_WAIT)
+		answer_open(fs, op, way);
 }
 
 /* ---- directories ---- */

@@ -40,6 +40,7 @@ struct ptc_fs_state {
 	struct ptc_layout *layout;             /* NULL: unknown; then ranks have no files */
 	const struct ptc_job_carried *carried; /* files beside the state */
 	size_t ncarried;
+	const uint64_t *digests; /* of all bytes of each item of the spec (base/number/digest.h); NULL: not known */
 };
 
 struct ptc_fs_range { /* a range of an item, or of a rank's local tensor of the item */

@@ -198,6 +198,8 @@ static int describe(struct state *st, const char *job, struct ptc_error *err)
 	s->ranks_json = st->info->ranks_json;
 	s->carried = st->desc.files.carried;
 	s->ncarried = st->desc.files.ncarried;
+	if (st->info->ndigests == ptc_spec_items(&st->desc.spec))
+		s->digests = st->info->digests;
 	s->set = (struct ptc_state_set){ &st->desc.spec, st->kept, st->info->nfiles };
 	return 0;
 }
