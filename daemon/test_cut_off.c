@@ -29,7 +29,7 @@ static struct {
 	struct ptc_node nodes[MACHINES + 1];
 	size_t nnodes;
 	unsigned looks;                                /* at machines */
-	unsigned ended;                                /* jobs whose ranks were */
+	unsigned ended, standby_ended;                 /* jobs whose ranks were */
 	unsigned back;                                 /* the look at which the lease is back; 0: none */
 	void (*run)(void *arg, struct ptc_etcd *etcd); /* the look under way */
 	void (*done)(void *arg);
@@ -86,6 +86,14 @@ void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_
 	assert_string_equal(uuid, UUID);
 	assert_true(given_up);
 	t.ended++;
+}
+
+/* The processes that wait for the job's next start end with its ranks. */
+void ptc_workers_standby_end(struct ptc_workers *w, const char *uuid)
+{
+	(void)w;
+	assert_string_equal(uuid, UUID);
+	assert_int_equal(++t.standby_ended, t.ended);
 }
 
 /* ---- machines ---- */

@@ -262,6 +262,15 @@ int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int
 	return ptc_error_set(err, PTC_ESTATE, "nothing is held here");
 }
 
+int ptc_workers_standby(struct ptc_workers *w, const struct ptc_group_desc *desc, size_t want, struct ptc_error *err)
+{
+	return 0;
+}
+
+void ptc_workers_standby_end(struct ptc_workers *w, const char *uuid)
+{
+}
+
 int ptc_workers_let_go(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err)
 {
 	return 0;
