@@ -94,6 +94,7 @@ struct ptc_controller {
 	struct ptc_leaving *leaving; /* nodes that will be taken away (leaving/); NULL: none was said to be */
 	struct ptc_ahead *ahead;     /* new ranks that build before their switch, until it has ended; NULL: none */
 	struct ptc_device_looks devices;
+	struct ptc_loss_facts *loss; /* what the loss of a node would cost (loss/loss_cost.h); NULL: nobody has asked */
 	struct uv_timer_s *timer, *retry; /* retry: of a load that failed */
 	uint64_t timer_seq, retry_seq;
 	struct ptc_lock_tenure tenure;
