@@ -801,7 +801,7 @@ class Recover(harness.Case):
 
             job, noted = self.begins(c, "snapshot", "dp=2", elastic=shrinks, every=10)
             self.assertIn("which is due every 10 steps", noted)
-            self.assertIn("`copies: {count: 2}` changes that", noted)
+            self.assertIn("`copies: {count: 2}` keeps it on two", noted)
             self.begun(c, job)
             loss = self.said(job, "snapshot")
             self.assertEqual(10, loss["snapshot_every"])
@@ -812,17 +812,17 @@ class Recover(harness.Case):
             job, _ = self.begins(c, "alone", "tp=2", survive=1, elastic=shrinks, every=10)
             self.begun(c, job)
             loss = self.said(job, "waits")
-            self.assertRegex(loss["why"], "^only node n[12] has all of tensor \"layer.0.weight.*wait for the node; `copies: {count: 2}`")
+            self.assertRegex(loss["why"], "^only node n[12] has a part of tensor \"layer.0.weight.*wait for the node; `copies: {count: 2}`")
             job.do("stop")
             job.wait_run("stopped")
-            self.assertRegex(self.said(job, "waits")["why"], "only node n[12] has all of .*is refused until the node is back")
+            self.assertRegex(self.said(job, "waits")["why"], "only node n[12] has a part of .*is refused until the node is back")
 
             job, noted = self.begins(c, "copies", "tp=2", survive=1, elastic={"min_gpus": 2}, every=1 << 30, more={"copies": {"count": 2}})
             self.assertIn("`copies` keeps every part of the state on 2 nodes", noted)
             self.said(job, "all") # n0 is spare, and nothing is stored yet
             job.do("snapshot")
             loss = self.said(job, "snapshot")
-            self.assertRegex(loss["why"], "of step \\d+; .*does not help: only ranks of node n[12] have all of tensor")
+            self.assertRegex(loss["why"], "of step \\d+; .*does not help: only ranks of node n[12] have a part of tensor")
             c.ptcctl("drain", "n0")
             loss = self.said(job, "waits") # no third device is left for two ranks
             self.assertRegex(loss["why"], "^without node n[12] the job would wait for it")

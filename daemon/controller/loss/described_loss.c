@@ -40,9 +40,9 @@ static void put_bytes(const struct ptc_job_desc *job, struct ptc_buf *b)
 		ptc_buf_printf(b, "`copies` keeps every part of the state on %u %ss, once they are made",
 			       job->copies.count, job->copies.racks ? "rack" : "node");
 	else
-		ptc_buf_puts(b, "without `copies` a part of the state that only one node has (dp=1, or state that is "
-				"split over dp, as with FSDP or ZeRO) goes with it: the job waits for that node; "
-				"`copies: {count: 2}` changes that");
+		ptc_buf_puts(
+			b, "without `copies`, what only one node has (dp=1, or split over dp as with FSDP or ZeRO) is "
+			   "missing until that node is back; `copies: {count: 2}` keeps it on two");
 	if (job->has_run && job->elastic.on_failure == PTC_JOB_SHRINK)
 		ptc_buf_puts(b, "; no step is lost where the ranks of other nodes have all of the state and survive "
 				"(gen.survive(), ptc_survive)");

@@ -49,7 +49,7 @@ static void say_rests(const struct ptc_loss_facts *f, struct said *s)
 	if (f->stored.node[0])
 		ptc_buf_printf(
 			&s->why,
-			"only node %s has all of tensor \"%s\": without the node, what needs this tensor is refused "
+			"only node %s has a part of tensor \"%s\": without the node, what needs this tensor is refused "
 			"until the node is back; %s",
 			f->stored.node, f->stored.tensor, remedy(f));
 	else
@@ -74,7 +74,7 @@ static void say_alone(const struct ptc_loss_facts *f, const struct ptc_loss_now 
 		since(s, now, f->bridge_step);
 		ptc_buf_printf(
 			&s->why,
-			"only node %s has all of tensor \"%s\" of the newest snapshot, because %s: the job would go "
+			"only node %s has a part of tensor \"%s\" of the newest snapshot, because %s: the job would go "
 			"back to the bridge, the snapshot of step %llu",
 			f->stored.node, f->stored.tensor, remedy(f), (unsigned long long)f->bridge_step);
 		return;
@@ -82,7 +82,7 @@ static void say_alone(const struct ptc_loss_facts *f, const struct ptc_loss_now 
 	s->costs = WAITS;
 	ptc_buf_printf(
 		&s->why,
-		"only node %s has all of tensor \"%s\" of the newest snapshot: the job would wait for the node; %s",
+		"only node %s has a part of tensor \"%s\" of the newest snapshot: the job would wait for the node; %s",
 		f->stored.node, f->stored.tensor, remedy(f));
 }
 
@@ -129,10 +129,11 @@ static bool say_memory(const struct ptc_loss_facts *f, const struct ptc_loss_now
 	else if (f->not_taken)
 		ptc_buf_printf(why, "; the memory of ranks that are left cannot be used: %s", f->not_taken);
 	else if (f->ranks.node[0])
-		ptc_buf_printf(why,
-			       "; the memory of ranks that are left does not help: only ranks of node %s have all of "
-			       "tensor \"%s\"",
-			       f->ranks.node, f->ranks.tensor);
+		ptc_buf_printf(
+			why,
+			"; the memory of ranks that are left does not help: only ranks of node %s have a part of "
+			"tensor \"%s\"",
+			f->ranks.node, f->ranks.tensor);
 	else if (now->told > now->survive)
 		ptc_buf_printf(
 			why,

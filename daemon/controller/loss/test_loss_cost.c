@@ -74,7 +74,7 @@ static void steps_since_the_snapshot(void **state)
 	now = trains;
 	strcpy(f.ranks.node, "n1");
 	strcpy(f.ranks.tensor, "w");
-	assert_said("snapshot", 7, "only ranks of node n1 have all of tensor \"w\"", NULL, &f, &now);
+	assert_said("snapshot", 7, "only ranks of node n1 have a part of tensor \"w\"", NULL, &f, &now);
 	f = whole;
 	f.not_taken = "a rule";
 	f.snapshot_every = 0;
@@ -93,10 +93,10 @@ static void one_node_alone(void **state)
 	(void)state;
 	strcpy(f.stored.node, "n1");
 	strcpy(f.stored.tensor, "w");
-	assert_said(
-		"waits", 7,
-		"only node n1 has all of tensor \"w\" of the newest snapshot: the job would wait for the node; `copies",
-		NULL, &f, &trains);
+	assert_said("waits", 7,
+		    "only node n1 has a part of tensor \"w\" of the newest snapshot: the job would wait for the node; "
+		    "`copies",
+		    NULL, &f, &trains);
 	f.copies = 2;
 	assert_said("waits", 7, "its copies are not complete", NULL, &f, &trains);
 	f.has_bridge = true;
@@ -156,7 +156,7 @@ static void a_description(void **state)
 	struct ptc_job_desc job = { .copies = { .count = 1 } };
 
 	(void)state;
-	assert_described(1, "without `copies`", "`copies: {count: 2}` changes that", &job);
+	assert_described(1, "without `copies`", "`copies: {count: 2}` keeps it on two", &job);
 	job.has_run = true;
 	assert_described(2,
 			 "on the devices that are left, and loses all steps since the last snapshot that a person made",
