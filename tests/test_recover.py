@@ -812,6 +812,102 @@ class Recover(harness.Case):
             self.assertRegex(self.events(c, job, "gave_up")[0]["text"], "2 restarts count by now.* node n1")
             job.check_state(self, status["step"], self.path("kept"))
 
+    # ---- what a loss would cost is said before -----------------------------------------------------------
+
+    def said(self, job, costs):
+        """What status says of the loss of a node, once it is that; a job's controller finds it out anew after each change."""
+        def get():
+            status = job.status()
+            loss = status.get("node_loss", {})
+            return loss if loss.get("costs") == costs else None
+        try:
+            return wait_for(get, 60 * PATIENCE, f"a loss that costs {costs}", 0.05)
+        except Exception:
+            print("status:", json.dumps(job.status()), flush=True)
+            raise
+
+    def begins(self, c, name, config, **kw):
+        job = self.job(c, name=name, **kw)
+        r = job.run(config, nodes="n1,n2")
+        return job, r.stderr
+
+    def test_loss_is_said(self):
+        """Each case of `node_loss`: what it costs, and which node, tensor or setting is the reason."""
+        shrinks = {"min_gpus": 1}
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job, noted = self.begins(c, "none", "dp=2", survive=1, elastic=shrinks, every=1 << 30)
+            self.assertIn("note: if a node is lost, the job starts again on the devices that are left", noted)
+            self.assertIn("gen.survive()", noted)
+            loss = self.said(job, "none")
+            self.assertEqual(0, loss["steps"])
+            self.assertEqual("all", loss["otherwise"]["costs"])
+            text = c.ptcctl("status", job.name).stdout
+            self.assertRegex(text, r"\nloss of a node: no step: for each node, the ranks of the other nodes have every tensor")
+            self.assertRegex(text, r"\n  if ranks' memory cannot be used: (\d+ steps? now: )?the job has no snapshot yet")
+            job.do("stop")
+            job.wait_run("stopped")
+            self.assertIn("every tensor is on other nodes", self.said(job, "none")["why"])
+
+            job, noted = self.begins(c, "snapshot", "dp=2", elastic=shrinks, every=10)
+            self.assertIn("which is due every 10 steps", noted)
+            self.assertIn("`copies: {count: 2}` keeps it on two", noted)
+            self.begun(c, job)
+            loss = self.said(job, "snapshot")
+            self.assertEqual(10, loss["snapshot_every"])
+            self.assertRegex(loss["why"], r"a snapshot is due every 10 steps; no step would be lost if .* rank 0 does not, because its "
+                                          r"program does not promise")
+            job.do("stop")
+
+            job, _ = self.begins(c, "alone", "tp=2", survive=1, elastic=shrinks, every=10)
+            self.begun(c, job)
+            loss = self.said(job, "waits")
+            self.assertRegex(loss["why"], "^only node n[12] has a part of tensor \"layer.0.weight.*wait for the node; `copies: {count: 2}`")
+            job.do("stop")
+            job.wait_run("stopped")
+            self.assertRegex(self.said(job, "waits")["why"], "only node n[12] has a part of .*is refused until the node is back")
+
+            job, noted = self.begins(c, "copies", "tp=2", survive=1, elastic={"min_gpus": 2}, every=1 << 30, more={"copies": {"count": 2}})
+            self.assertIn("`copies` keeps every part of the state on 2 nodes", noted)
+            self.said(job, "all") # n0 is spare, and nothing is stored yet
+            job.do("snapshot")
+            loss = self.said(job, "snapshot")
+            self.assertRegex(loss["why"], "of step \\d+; .*does not help: only ranks of node n[12] have a part of tensor")
+            c.ptcctl("drain", "n0")
+            loss = self.said(job, "waits") # no third device is left for two ranks
+            self.assertRegex(loss["why"], "^without node n[12] the job would wait for it")
+            c.ptcctl("drain", "n0", "--undo")
+            self.said(job, "snapshot")
+            job.do("stop")
+
+            for what, costs in (("stop", "fails"), ("wait", "waits")):
+                job, noted = self.begins(c, what, "dp=2", elastic={"min_gpus": 1, "on_failure": what}, every=10)
+                self.assertIn(f"`on_failure: {what}`", noted)
+                self.assertIn(f"`on_failure: {what}`", self.said(job, costs)["why"])
+                job.do("stop")
+
+    @harness.labels("repeats")
+    def test_loss_costs_what_was_said(self):
+        """A node is lost, and the job loses the steps that status has said: those since the snapshot, or none."""
+        for survive in (0, 1):
+            with self.subTest(survive=survive), self.cluster(nodes=3, devices=1, **FAST) as c:
+                job = self.job(c, "hang", survive=survive, every=1 << 30, elastic={"min_gpus": 1}, name=f"job-{survive}")
+                job.run("dp=3")
+                job.do("snapshot")
+                before = self.trains(c, job, steps=10)
+                loss = self.said(job, "none" if survive else "snapshot")
+                worst = loss["otherwise"] if survive else loss
+                self.assertLessEqual(10, worst["steps"])
+                self.assertIn(f"from its newest snapshot, of step {before['step']};", worst["why"])
+                c.power_off("n2")
+                after = self.trains(c, job, before["run"]["incarnation"])
+                lost = int(re.search(r" (\d+) steps are lost", self.events(c, job, "recovered")[-1]["text"])[1])
+                if survive:
+                    self.assertEqual(0, lost)
+                else:
+                    self.assertEqual(before["step"], after["step"])
+                    self.assertLessEqual(worst["steps"], lost) # it has made more since
+                self.check_end(c, job)
+
     # ---- the memory of the ranks that are left --------------------------------------------------------
 
     def check_survived(self, c, job, before, victim):

@@ -98,6 +98,7 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 		ctl->archiver_free(ctl->archiver);
 	ptc_job_free(ctl->core);
 	ptc_free(ctl->known);
+	ptc_free(ctl->loss);
 	ptc_free(ctl->recovery.stragglers);
 	ptc_free(ctl->recovery.growth.offers);
 	ptc_free(ctl->recovery.growth.quarantined);

@@ -187,3 +187,9 @@ int ptc_declared_document(struct ptc_controllers *all, const struct ptc_view *v,
 void ptc_declared_write(struct ptc_controller *ctl, struct ptc_view *v, struct Ptc__V1__WorkersReply *const *replies,
 			size_t nreplies, void (*done)(void *arg, int status, const char *why, const char *hash),
 			void *arg);
+
+/* recovery/recovery_plan.c: whether the job could be started again if that node was lost, and other nodes had its
+ * bytes. v is the record's, with its nodes; their addresses are found anew. PTC_ENODEVICES and others, as
+ * ptc_recovery_plan says. May wait. */
+int ptc_recovery_without(struct ptc_controller *ctl, const struct ptc_job_desc *desc, struct ptc_view *v,
+			 const char *node, struct ptc_error *err);

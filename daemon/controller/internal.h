@@ -94,6 +94,7 @@ struct ptc_controller {
 	struct ptc_leaving *leaving; /* nodes that will be taken away (leaving/); NULL: none was said to be */
 	struct ptc_ahead *ahead;     /* new ranks that build before their switch, until it has ended; NULL: none */
 	struct ptc_device_looks devices;
+	struct ptc_loss_facts *loss; /* what the loss of a node would cost (loss/loss_cost.h); NULL: nobody has asked */
 	struct uv_timer_s *timer, *retry; /* retry: of a load that failed */
 	uint64_t timer_seq, retry_seq;
 	struct ptc_lock_tenure tenure;
@@ -151,7 +152,6 @@ const char *ptc_controller_waits_text(const struct ptc_controller *ctl, char *bu
 /* A text for the switch's end: up->node stayed down for up->waited_ms. */
 void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct ptc_job_update *up, char *buf,
 				size_t size);
-
 /* loss/lost_tensors.c: the error of ptc_lost_covered for a plan, whose node numbers index `names`. Never 0. */
 int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const struct ptc_layout *l,
 		   const struct ptc_allocation *a, uint32_t nnodes, const bool *usable, char *const *names,

@@ -41,6 +41,16 @@ static void warn_of_leaving(const json_t *created)
 	}
 }
 
+void ctl_job_note_loss(const struct ctl *c, const json_t *created)
+{
+	const json_t *line;
+	size_t i;
+
+	if (!c->json)
+		json_array_foreach(json_object_get(created, "node_loss"), i, line)
+			fprintf(stderr, "ptcctl: note: %s\n", json_string_value(line) ? json_string_value(line) : "?");
+}
+
 /* {"uuid": ..., and what the daemon's document says}. */
 static int print_created(const struct ctl *c, const char *uuid, const char *json, struct ptc_error *err)
 {
@@ -53,6 +63,9 @@ static int print_created(const struct ctl *c, const char *uuid, const char *json
 	if (!rc && doc && json_is_object(more))
 		json_object_update(doc, more);
 	warn_of_leaving(more);
+	ctl_job_note_loss(c, more);
+	if (doc && !c->json)
+		json_object_del(doc, "node_loss"); /* it has been said */
 	if (!rc)
 		text = doc ? ptc_json_text(doc) : NULL;
 	if (!rc)

@@ -85,6 +85,7 @@ static int compare(struct ctl *c, const char *file, const char *job, const char 
 static int create(struct ctl *c, const char *file, char **ret_job, bool *ret_created, struct ptc_error *err)
 {
 	ptc_auto_free char *spec = NULL, *uuid = NULL, *json = NULL;
+	json_t *created = NULL;
 	char *job = NULL;
 	size_t len = 0;
 	int rc = ctl_job_read(c, file, &job, &spec, &len, err);
@@ -94,6 +95,9 @@ static int create(struct ctl *c, const char *file, char **ret_job, bool *ret_cre
 	if (!rc)
 		rc = ptc_admin_job_create(c->admin, spec, len, &uuid, &json, err);
 	*ret_created = !rc;
+	if (!rc && ptc_json_load("the daemon's answer", json, strlen(json), &created, NULL) == 0)
+		ctl_job_note_loss(c, created);
+	json_decref(created);
 	if (rc == PTC_EEXIST)
 		rc = compare(c, file, job, spec, len, err);
 	if (rc) {

@@ -210,6 +210,36 @@ static void put_line(const char *before, const json_t *text)
 	putchar('\n');
 }
 
+/* "30 steps now: the job would go on ...": a number only where it says more than the words. */
+static void put_cost(const json_t *cost)
+{
+	const char *costs = json_string_value(json_object_get(cost, "costs"));
+	const char *why = json_string_value(json_object_get(cost, "why"));
+	json_int_t steps = json_integer_value(json_object_get(cost, "steps"));
+
+	if (costs && !strcmp(costs, "none"))
+		fputs("no step: ", stdout);
+	else if (steps > 0)
+		printf("%" JSON_INTEGER_FORMAT " step%s now: ", steps, steps == 1 ? "" : "s");
+	put_text(why ? why : "?");
+	putchar('\n');
+}
+
+/* What the loss of a node would cost; and what if ranks' memory could not be used then. */
+static void put_node_loss(const json_t *loss)
+{
+	const json_t *otherwise = json_object_get(loss, "otherwise");
+
+	if (!loss)
+		return;
+	fputs("\nloss of a node: ", stdout);
+	put_cost(loss);
+	if (!otherwise)
+		return;
+	fputs("  if ranks' memory cannot be used: ", stdout);
+	put_cost(otherwise);
+}
+
 int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc_error *err)
 {
 	json_t *doc = NULL, *job;
@@ -225,6 +255,8 @@ int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc
 		rc = put_run(c, json_object_get(job, "run"), err);
 	if (!rc)
 		put_devices(json_object_get(job, "devices"));
+	if (!rc)
+		put_node_loss(json_object_get(job, "node_loss"));
 	json_decref(doc);
 	return rc;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The questions: jobs, status, snapshots. docs/control.md describes the JSON of the answers. None changes anything. */
 #include "base/alloc.h"
+#include "base/check.h"
 #include "daemon/controller/archiving/archiver.h"
 #include "daemon/controller/copies/counting.h"
+#include "daemon/controller/loss/loss_cost.h"
 #include "daemon/controller/taking/lock_taking.h"
 #include "daemon/api/queries/queries.h"
 #include "daemon/api/queries/status_doc.h"
@@ -15,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LOSS_MS    500  /* the next question has the answer */
 #define FORWARD_MS 5000 /* a controller that is stopped holds a thread of ours for so long */
 
 /* ---- jobs and status ------------------------------------------------------------ */
@@ -324,18 +327,57 @@ static int add_state(struct ptc_daemon *d, const struct ptc_target *t, const str
 	return rc;
 }
 
-static void add_run(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, json_t *row)
+/* What the ranks do; and for a loss of a node, which of them would survive. */
+static void add_run(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v,
+		    struct ptc_loss_now *now, json_t *row)
 {
 	struct ptc_run_state run;
 
 	ptc_run_state_find(d, t, v, &run);
 	json_object_set_new(row, "run", ptc_run_state_json(&run));
+	now->ranks = v->from.world;
+	for (size_t i = 0; i < run.nranks; i++) {
+		const struct ptc_rank_row *r = run.ranks[i].row;
+
+		if (r && r->has_step) {
+			now->reached = PTC_MAX(now->reached, r->step);
+			now->has_reached = true;
+		}
+		if (!r || !r->says_survives)
+			continue;
+		if (!r->survives && now->told == now->survive) {
+			now->rank = run.ranks[i].rank;
+			snprintf(now->rank_why, sizeof now->rank_why, "%s", r->survives_not ? r->survives_not : "");
+		}
+		now->told++;
+		now->survive += r->survives;
+	}
 	ptc_run_state_done(&run);
 }
 
-/* Configuration, ranks and size of one job, from its documents, and what its ranks do. */
-static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, struct ptc_error *err)
+/* What the loss of one node would cost the job. Only its controller finds that out. */
+static void add_loss(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, const bool *has,
+		     struct ptc_loss_now *now, json_t *row)
 {
+	struct ptc_loss_facts facts = { .why = "the daemon that answers does not control the job" };
+
+	now->live = t->record.run == PTC_RUN_LIVE;
+	now->recovering = t->record.recovery && !now->live;
+	now->switching = t->has_intent;
+	now->has_snapshot = t->record.snapshot != 0;
+	now->step = t->record.step;
+	if (!now->live && !now->has_snapshot)
+		return;
+	if (t->ours && !now->recovering && !now->switching)
+		ptc_loss_facts_get(&d->controllers, v, has, LOSS_MS, &facts);
+	json_object_set_new(row, "node_loss", ptc_loss_json(&facts, now));
+}
+
+/* Configuration, ranks and size of one job, from its documents, and what its ranks do. whole_job: the question is not
+ * of one of its snapshots. */
+static int add_details(struct ptc_daemon *d, struct ptc_target *t, bool whole_job, json_t *row, struct ptc_error *err)
+{
+	struct ptc_loss_now now = { 0 };
 	struct ptc_view v;
 	bool *has;
 	int rc;
@@ -356,7 +398,9 @@ static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, 
 	if (rc == 0)
 		rc = add_copies(d, t, &v, has, row, err);
 	if (rc == 0 && t->record.run != PTC_RUN_NONE)
-		add_run(d, t, &v, row);
+		add_run(d, t, &v, &now, row);
+	if (rc == 0 && whole_job)
+		add_loss(d, t, &v, has, &now, row);
 	ptc_free(has);
 	ptc_view_done(&v);
 	return rc;
@@ -412,7 +456,7 @@ static int one_status(struct ptc_daemon *d, struct ptc_rpc_call *call, const cha
 	r.rows = json_array();
 	rc = ptc_loop_call(d->loop, list_jobs, &r);
 	if (rc == 0 && json_array_size(r.rows) == 1)
-		rc = add_details(d, &t, json_array_get(r.rows, 0), err);
+		rc = add_details(d, &t, true, json_array_get(r.rows, 0), err);
 	if (unreadable(rc, json_array_get(r.rows, 0), err))
 		rc = 0;
 	if (rc) {
@@ -462,7 +506,7 @@ static int add_snapshot(struct ptc_daemon *d, struct ptc_target *t, const char *
 	json_t *row = json_pack("{s:I, s:I, s:I, s:s, s:s}", "snapshot", (json_int_t)t->record.snapshot, "generation",
 				(json_int_t)t->record.generation, "step", (json_int_t)t->record.step, "manifest",
 				t->record.manifest_hash, "state", state);
-	int rc = row ? add_details(d, t, row, err) : ptc_nomem(err);
+	int rc = row ? add_details(d, t, false, row, err) : ptc_nomem(err);
 
 	json_array_append_new(rows, row);
 	return rc;

@@ -13,6 +13,7 @@
 #include "daemon/api/switches/switches.h"
 #include "daemon/cluster/job_events.h"
 #include "daemon/cluster/quota.h"
+#include "daemon/controller/loss/loss_cost.h"
 #include "daemon/documents/probed/probed.h"
 #include "formats/json.h"
 #include "formats/names.h"
@@ -224,8 +225,9 @@ static int create_json(struct ptc_daemon *d, const struct ptc_job_desc *desc, co
 	}
 	for (size_t i = 0; i < ptc_spec_items(&desc->spec); i++)
 		bytes += ptc_item_bytes(&desc->spec, i);
-	root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:o}", "version", 1, "job", desc->spec.name, "uuid", uuid,
-			 "tensors", (json_int_t)desc->spec.ntensors, "state_bytes", (json_int_t)bytes, "gpus", sizes);
+	root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:o, s:o}", "version", 1, "job", desc->spec.name, "uuid", uuid,
+			 "tensors", (json_int_t)desc->spec.ntensors, "state_bytes", (json_int_t)bytes, "gpus", sizes,
+			 "node_loss", ptc_loss_described(desc));
 	*ret_json = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return *ret_json ? 0 : ptc_nomem(err);

@@ -42,6 +42,8 @@ static const struct ptc_member device_rows[] = { ROW("on_device", device, I64, S
 static const struct ptc_members device_members = PTC_MEMBERS(device_rows, struct ptc_rank_row);
 static const struct ptc_member process_rows[] = {
 	ROW("device_memory", memory, MAP, IF(memory.copied_by), .of = &memory_members),
+	ROW("survives", survives, BOOL, SEEN(says_survives)),
+	ROW("survives_not", survives_not, STRING, IF(survives_not)),
 	ROW("reports", reports, KEYED, .optional = true, PTC_COUNT(struct ptc_rank_row, nreports),
 	    .of = &report_members),
 	ROW("cgroup", cgroup, STRING, IF(cgroup)),

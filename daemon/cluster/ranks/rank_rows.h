@@ -44,6 +44,8 @@ struct ptc_rank_row {
 	bool on_device;           /* its process has or had a device */
 	int64_t device;           /* which */
 	struct ptc_rank_memory memory;
+	bool says_survives, survives;    /* known; its memory could be taken, were a node lost (ptc_survive) */
+	char *survives_not;              /* why it could not */
 	struct ptc_rank_report *reports; /* in the rank's order */
 	size_t nreports;
 	char *cgroup, *log;

@@ -27,5 +27,6 @@ int ptc_copied_layout_init(struct ptc_copied_layout *h, struct ptc_controllers *
 		rc = ptc_layout_new(spec, &config, &h->own, err);
 	if (h->own)
 		layout = h->own;
+	h->base = layout;
 	return rc ? rc : ptc_view_copied(v, layout, &h->with, err);
 }

@@ -7,6 +7,7 @@
 
 struct ptc_copied_layout {
 	struct ptc_layout *own;
+	const struct ptc_layout *base; /* without copies */
 	void *ref;
 	struct ptc_view_copied with;
 };

@@ -30,14 +30,15 @@ struct ptc_recovery_task {
 	struct ptc_view view; /* of the record, or of the snapshot `source` */
 	struct ptc_older_doc older;
 	uint64_t source;
-	bool ctl_leaves;   /* some node leaves */
-	bool passes_over;  /* some node is left out because it is quarantined */
-	bool all_the_same; /* none is */
-	bool may_return;   /* a node with a part of the record's snapshot is down, and not lost */
-	bool shares;       /* the job's `share_devices` */
-	uint64_t changes;  /* of nodes and devices, up to when it was planned */
-	uint32_t devices;  /* of nodes that it may use, that no other job has */
-	char **stay;       /* nodes are left out: all others that are up and not drained */
+	bool ctl_leaves;     /* some node leaves */
+	bool passes_over;    /* some node is left out because it is quarantined */
+	bool all_the_same;   /* none is */
+	bool may_return;     /* a node with a part of the record's snapshot is down, and not lost */
+	bool shares;         /* the job's `share_devices` */
+	const char *without; /* the plan is of the loss of this node, which has not happened; NULL: it is of what is */
+	uint64_t changes;    /* of nodes and devices, up to when it was planned */
+	uint32_t devices;    /* of nodes that it may use, that no other job has */
+	char **stay;         /* nodes are left out: all others that are up and not drained */
 	size_t nstay;
 	int rc;
 };
@@ -67,7 +68,7 @@ static bool is_passed_over(const struct ptc_recovery_task *t, const struct ptc_n
 /* Without those that are left out; where none is: every node, and no list. */
 static int note_stay(struct ptc_recovery_task *t, const char *node)
 {
-	if (!t->ctl_leaves && !t->passes_over)
+	if (!t->ctl_leaves && !t->passes_over && !t->without)
 		return 0;
 	if (!PTC_MORE(t->stay, t->nstay))
 		return PTC_ENOMEM;
@@ -89,7 +90,8 @@ static void look_on_loop(void *arg)
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(t->all->cluster) && !rc; i++) {
 		const struct ptc_node *n = ptc_cluster_node(t->all->cluster, i);
 
-		if (ptc_leaving_has(t->ctl, n->doc.name) || !n->up || n->drained || is_passed_over(t, n))
+		if (ptc_leaving_has(t->ctl, n->doc.name) || !n->up || n->drained || is_passed_over(t, n) ||
+		    (t->without && strcmp(t->without, n->doc.name) == 0))
 			continue;
 		rc = note_stay(t, n->doc.name);
 		for (uint32_t k = 0; k < n->doc.devices; k++)
@@ -137,7 +139,7 @@ static bool candidate(const struct ptc_job_desc *desc, const struct ptc_config *
 
 static int plan_as(struct ptc_recovery_task *t, uint32_t gpus, struct ptc_error *err)
 {
-	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = !trains(t) };
+	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = !trains(t) && !t->without };
 
 	req.ranks = t->what != PTC_RECOVERY_ELSEWHERE;
 	req.unattended = true;
@@ -176,6 +178,19 @@ static int plan_most(struct ptc_recovery_task *t, const struct ptc_job_desc *des
 				       t->devices, least, n < least ? least : n);
 }
 
+/* Its configuration, if there are enough devices; else the largest for fewer. */
+static int plan_any(struct ptc_recovery_task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+{
+	uint32_t most = desc->elastic.max_gpus ? desc->elastic.max_gpus : UINT32_MAX;
+
+	if (!t->nstay && (t->passes_over || t->without)) /* an empty list means every node */
+		return ptc_error_set(err, PTC_ENODEVICES, "no other node is up and not drained");
+	if (t->view.from.world <= PTC_MIN(most, t->devices) && plan_as(t, 0, err) == 0)
+		return 0;
+	return plan_most(t, desc, PTC_MIN(t->devices, t->view.from.world - 1), PTC_MAX(desc->elastic.min_gpus, 1u),
+			 err);
+}
+
 static int make_plan(struct ptc_recovery_task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
 {
 	uint32_t most = desc->elastic.max_gpus ? desc->elastic.max_gpus : UINT32_MAX;
@@ -203,10 +218,7 @@ static int make_plan(struct ptc_recovery_task *t, const struct ptc_job_desc *des
 				     t->view.from.world, most);
 	if (t->what == PTC_RECOVERY_GROW)
 		return plan_most(t, desc, t->devices, t->view.from.world + 1, err);
-	if (t->view.from.world <= PTC_MIN(most, t->devices) && plan_as(t, 0, err) == 0)
-		return 0;
-	return plan_most(t, desc, PTC_MIN(t->devices, t->view.from.world - 1), PTC_MAX(desc->elastic.min_gpus, 1u),
-			 err);
+	return plan_any(t, desc, err);
 }
 
 /* Whether a plan with more nodes may be possible. */
@@ -429,4 +441,49 @@ void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,
 		.ctl = ptc_controller_ref(ctl), .all = ctl->all, .meta = ctl->meta, .asked = what, .planned = planned
 	};
 	start(t);
+}
+
+/* ---- were a node lost ---- */
+
+/* The node counts as gone: its devices are left out, and its bytes are no source. */
+static int plan_loss(struct ptc_recovery_task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+{
+	uint32_t at = ptc_view_number(&t->view, t->without);
+
+	t->rc = PTC_ECANCELED;
+	ptc_loop_call(t->all->loop, look_on_loop, t);
+	if (t->rc)
+		return ptc_error_set(err, t->rc, "the job's nodes cannot be looked up");
+	if (at < t->view.nnodes)
+		t->view.down[at] = true;
+	return t->view.from.world ? plan_any(t, desc, err)
+				  : ptc_error_set(err, PTC_ESTATE, "the job has no configuration to go on with");
+}
+
+int ptc_recovery_without(struct ptc_controller *ctl, const struct ptc_job_desc *desc, struct ptc_view *v,
+			 const char *node, struct ptc_error *err)
+{
+	struct ptc_recovery_task *t = ptc_calloc(1, sizeof *t);
+	int rc;
+
+	if (!t)
+		return ptc_nomem(err);
+	t->ctl = ctl;
+	t->all = ctl->all;
+	t->meta = v->meta;
+	t->what = PTC_RECOVERY_ANY;
+	t->without = node;
+	t->shares = desc->share_devices;
+	t->view = *v;
+	rc = plan_loss(t, desc, err);
+	if (t->passes_over && other_nodes_help(rc)) { /* as a job that cannot go on otherwise would */
+		t->all_the_same = true;
+		ptc_planned_done(&t->plan.planned);
+		rc = plan_loss(t, desc, err);
+	}
+	*v = t->view; /* its copies and addresses are new ones */
+	plan_done(&t->plan);
+	forget_stay(t);
+	ptc_free(t);
+	return rc;
 }

@@ -535,6 +535,47 @@ static void test_goes_back(void **state)
 	job.older.doc = (struct ptc_older_doc){ 0 };
 }
 
+/* On which nodes the job would go on, were this one lost that is up; "": on none. */
+static const char *without(const char *node, int down, int quarantined)
+{
+	static bool is_down[2];
+	struct ptc_view v;
+
+	t.down = down;
+	t.quarantined = quarantined;
+	asked(PTC_RECOVERY_READ, NULL);
+	assert_int_equal(0, ptc_view_load(NULL, NULL, NULL, NULL, &v, NULL));
+	memset(is_down, 0, sizeof is_down);
+	v.down = is_down;
+	t.asked[0] = '\0';
+	t.status = ptc_recovery_without(&job, &t.desc, &v, node, NULL);
+	assert_true(is_down[strcmp(node, "n1") == 0]); /* its bytes are no source */
+	return t.asked;
+}
+
+/* Nothing is lost yet, but what remains is what a recovery would have. */
+static void test_without(void **state)
+{
+	(void)state;
+	t.desc = (struct ptc_job_desc){ 0 };
+	assert_string_equal(without("n1", -1, -1), "0 on n0 n2 n3");
+	assert_string_equal(without("n0", 3, -1), "0 on n1 n2");
+	assert_string_equal(without("n0", -1, 2),
+			    "0 on n1 n3"); /* a quarantined node only where there is no other way */
+	assert_int_equal(0, t.status);
+	t.no_room = true; /* on fewer than four nodes */
+	without("n1", -1, 2);
+	assert_int_equal(PTC_ENOSPC, t.status);
+	t.no_room = false;
+	t.desc.elastic.min_gpus = 4;
+	assert_string_equal(without("n1", -1, -1), "0 on n0 n2 n3");
+	t.no_config = true;
+	without("n1", -1, -1);
+	assert_int_equal(PTC_ENODEVICES, t.status);
+	t.no_config = false;
+	t.quarantined = -1;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -546,6 +587,7 @@ int main(void)
 		cmocka_unit_test(test_waits_and_is_planned_anew),
 		cmocka_unit_test(test_planned_for_now),
 		cmocka_unit_test(test_goes_back),
+		cmocka_unit_test(test_without),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

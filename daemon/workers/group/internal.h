@@ -46,7 +46,8 @@ void ptc_group_let_go_locked(struct ptc_workers *w, struct group *g);
 void ptc_group_end_held_locked(struct ptc_workers *w, struct group *g);
 /* Says why the state of k, a worker of a held group, cannot be taken; NULL: it can. k NULL: the slot has no process. */
 const char *ptc_worker_not_held(const struct group *g, const struct worker *k);
-bool ptc_worker_stays(const struct worker *k); /* group_hold.c: it gives up, and can end no further step */
+const char *ptc_worker_never_held(const struct worker *k); /* the same, of what holding it would not change */
+bool ptc_worker_stays(const struct worker *k);             /* group_hold.c: it gives up, and can end no further step */
 
 /* group_end.c */
 /* Ends the job's processes that wait without a rank, and starts no others. */

@@ -95,6 +95,22 @@ static void put_device(struct ptc_buf *b, const struct group *g, const struct de
 	ptc_buf_puts(b, "}, ");
 }
 
+/* Whether its memory could be taken were a node lost; and why not. Nothing before it trains: that may still change. */
+static void put_survives(struct ptc_buf *b, const struct worker *k)
+{
+	const char *why;
+
+	if (!k->page || !k->declared || (k->phase != WORKER_RUNNING && k->phase != WORKER_STOPPED))
+		return;
+	why = ptc_worker_never_held(k);
+	ptc_buf_printf(b, "\"survives\": %s, ", why ? "false" : "true");
+	if (!why)
+		return;
+	ptc_buf_puts(b, "\"survives_not\": ");
+	put_string(b, why);
+	ptc_buf_puts(b, ", ");
+}
+
 static int by_size(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
@@ -147,6 +163,8 @@ static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct grou
 		ptc_buf_puts(b, "\"on_device\": null, ");
 	if (k && k->declared && k->declared->ndevices)
 		put_device(b, g, k->declared, k->page);
+	if (k)
+		put_survives(b, k);
 	ptc_buf_puts(b, "\"reports\": {");
 	if (k && k->page)
 		put_reports(b, k->page);

@@ -448,20 +448,28 @@ bool ptc_worker_stays(const struct worker *k)
 	return k && k->leaving && !(k->page && atomic_load(&k->page->ready));
 }
 
-const char *ptc_worker_not_held(const struct group *g, const struct worker *k)
+const char *ptc_worker_never_held(const struct worker *k)
 {
-	uint64_t step = 0;
-
-	if (k && k->outlived)
-		return not_outlived(g, k);
-	if (!k || k->ended || !k->page || !k->declared || (k->phase != WORKER_RUNNING && k->phase != WORKER_STOPPED))
-		return ENDED;
 	if (!can_hold(k))
 		return "its program does not promise that its memory stays whole (ptc_survive)";
 	if (k->declared->ndevices && k->declared->path != DEVICE_MAPPED)
 		return "it alone can copy its device memory";
 	if (k->declared->ndevices && atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
 		return "its device writes no marks, or they prove nothing (ptc_stream)";
+	return NULL;
+}
+
+const char *ptc_worker_not_held(const struct group *g, const struct worker *k)
+{
+	const char *why;
+	uint64_t step = 0;
+
+	if (k && k->outlived)
+		return not_outlived(g, k);
+	if (!k || k->ended || !k->page || !k->declared || (k->phase != WORKER_RUNNING && k->phase != WORKER_STOPPED))
+		return ENDED;
+	if ((why = ptc_worker_never_held(k)))
+		return why;
 	if (!k->hold.frozen)
 		return "its process could not be frozen";
 	if (!ptc_local_whole(k->page) || !ptc_local_step(k->page, &step))
