@@ -109,8 +109,10 @@ class Case(unittest.TestCase):
 
     @contextlib.contextmanager
     def cluster(self, up=True, env=None, **options):
-        """A running cluster. However the block ends, everything is stopped, and what was left behind fails the test."""
+        """A running cluster. However the block ends, everything is stopped, and what was left behind fails the test. Its nodes are as
+        machines of their own, with sockets between them; near=True: as daemons of one machine, which they are."""
         options.setdefault("build", BUILD)
+        options.setdefault("near", options["build"] != BUILD)  # an older daemon does not know the key
         options.setdefault("transport", "unix")
         directory = tempfile.mkdtemp(prefix="c", dir=self.dir)
         os.chmod(directory, 0o755)

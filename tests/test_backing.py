@@ -267,10 +267,10 @@ class Backing(harness.Case):
 
     @skip_unless_root
     def test_of_a_user(self):
-        """A user's own mount may have none: it reads as before, and says why."""
+        """A user's own mount may have none: it reads as before, and says why if asked to."""
         script = """
             as="setpriv --reuid=$5 --clear-groups"
-            $as "$6" --socket "$PTC_SOCKET" "$2" & served=$!
+            PTC_LOG=debug $as "$6" --socket "$PTC_SOCKET" "$2" & served=$!
             left=400
             until $as test -e "$2/theirs"; do test $((left -= 1)) -gt 0; sleep 0.05; done
             $as cmp "$2/theirs/state/latest/model.safetensors" "$4"

@@ -898,7 +898,7 @@ class Crash(harness.Case):
     def test_random_times(self):
         """Any daemon or etcd, at any time, in switches, aborts, and jobs that come and go."""
         kills = 10 if SANITIZED else harness.size(15, 40, 200)
-        with self.crash_cluster(store="tmpfs") as c:
+        with self.crash_cluster(store="tmpfs", near=self.random.random() < 0.5) as c:
             self.up(c)
             job = self.warm(c)
             start = time.monotonic()

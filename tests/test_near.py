@@ -55,7 +55,7 @@ class Near(harness.Case):
         """Over any transport: all but the small tensor comes from memory, and what an export gathers, too."""
         for transport in ("unix", "tls", "insecure"):
             with self.subTest(transport=transport), \
-                    self.cluster(nodes=2, devices=1, transport=transport, up=False) as c:
+                    self.cluster(nodes=2, devices=1, transport=transport, near=True, up=False) as c:
                 scrapes = self.started(c)
                 received, near = self.switched(c, scrapes)
                 self.assertEqual(SHAPE[0] * SHAPE[1], near)
@@ -65,7 +65,7 @@ class Near(harness.Case):
                 self.assertEqual(0, self.failures(scrapes))
 
     def elsewhere(self, reason, env=None, **changes):
-        with self.subTest(reason), self.cluster(nodes=2, devices=1, up=False) as c:
+        with self.subTest(reason), self.cluster(nodes=2, devices=1, near=True, up=False) as c:
             scrapes = self.started(c, env, **changes)
             received, near = self.switched(c, scrapes)
             self.assertEqual(0, near)

@@ -582,8 +582,8 @@ void fs_open_prepare(struct ptc_fs *fs)
 	if (!fs->opts.backing_bytes || fs->backings)
 		return;
 	if (!fs->pass.on)
-		ptc_info("fuse", "no backing files: %s",
-			 fs->pass.offered ? "only root's mount can have them" : "this kernel has no FUSE passthrough");
+		ptc_debug("fuse", "no backing files: %s",
+			  fs->pass.offered ? "only root's mount can have them" : "this kernel has no FUSE passthrough");
 	else if (fs_backings_new(&opts, &b, &err))
 		ptc_warn("fuse", "no backing files: %s", err.text);
 	pthread_mutex_lock(&fs->lock);
