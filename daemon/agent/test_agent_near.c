@@ -355,10 +355,11 @@ static void test_user(void **state)
 	rmdir(path);
 }
 
-enum given { GIVEN_NOTHING, GIVEN_PIPE, GIVEN_WRITABLE, GIVEN_DISK, GIVEN_OTHER, NGIVEN };
+enum given { GIVEN_NOTHING, GIVEN_PIPE, GIVEN_WRITABLE, GIVEN_DISK, GIVEN_OTHER, GIVEN_TWO, NGIVEN };
 
 struct giver {
 	int listener, fd;
+	size_t n; /* how often it is given */
 	struct ptc_direct_read_reply reply;
 };
 
@@ -370,19 +371,20 @@ static void *giver_main(void *arg)
 	struct iovec iov = { &g->reply, sizeof g->reply };
 	union {
 		struct cmsghdr align;
-		uint8_t bytes[CMSG_SPACE(sizeof(int))];
+		uint8_t bytes[CMSG_SPACE(2 * sizeof(int))];
 	} control = { 0 };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 	struct cmsghdr *c;
 
 	if (g->fd >= 0) {
 		msg.msg_control = control.bytes;
-		msg.msg_controllen = sizeof control.bytes;
-		c = CMSG_FIRSTHDR(&msg);
+		msg.msg_controllen = CMSG_SPACE(g->n * sizeof(int));
+		c = &control.align;
 		c->cmsg_level = SOL_SOCKET;
 		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(c), &g->fd, sizeof(int));
+		c->cmsg_len = CMSG_LEN(g->n * sizeof(int));
+		for (size_t i = 0; i < g->n; i++)
+			memcpy(CMSG_DATA(c) + i * sizeof(int), &g->fd, sizeof(int));
 	}
 	ptc_require(recv(conn, &q, sizeof q, 0) == (ssize_t)sizeof q);
 	ptc_require(sendmsg(conn, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof g->reply);
@@ -390,7 +392,16 @@ static void *giver_main(void *arg)
 	return NULL;
 }
 
-/* Whatever is given that is no file of chunks in memory, for reading only, is refused. */
+static int open_files(void)
+{
+	int n = 0;
+
+	for (int fd = 0; fd < 1024; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+/* Whatever is given that is no file of chunks in memory, for reading only, is refused, and nothing of it is kept. */
 static void test_given(void **state)
 {
 	const struct ptc_table_key key = { UUID, 1, 1 };
@@ -403,8 +414,10 @@ static void test_given(void **state)
 	for (int given = 0; given < NGIVEN; given++) {
 		struct ptc_error err = PTC_ERROR_INIT;
 		struct ptc_near_file file = { .fd = -1 };
-		struct giver g = { .fd = -1, .reply = { .magic = PTC_DIRECT_READ_MAGIC } };
-		int ends[2] = { -1, -1 };
+		struct giver g = { .fd = -1,
+				   .n = 1 + (given == GIVEN_TWO),
+				   .reply = { .magic = PTC_DIRECT_READ_MAGIC } };
+		int ends[2] = { -1, -1 }, before;
 		struct stat st;
 		pthread_t thread;
 
@@ -420,10 +433,12 @@ static void test_given(void **state)
 		g.reply.dev = g.fd >= 0 ? st.st_dev : 0;
 		g.reply.ino = g.fd >= 0 ? st.st_ino + (given == GIVEN_OTHER) : 0;
 		g.listener = seqpacket(path);
+		before = open_files();
 		assert_int_equal(pthread_create(&thread, NULL, giver_main, &g), 0);
 		assert_int_equal(ptc_near_ask_file(path, &key, &file, &err), PTC_EPEER);
 		assert_int_equal(file.fd, -1);
 		pthread_join(thread, NULL);
+		assert_int_equal(open_files(), before);
 		close(g.listener);
 		for (int i = 0; i < 2; i++)
 			if (ends[i] >= 0)

@@ -97,17 +97,19 @@ static bool near_receive(int conn, struct ptc_direct_read_reply *reply, int *ret
 		uint8_t bytes[CMSG_SPACE(sizeof(int))];
 	} control = { 0 };
 	struct iovec iov = { reply, sizeof *reply };
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes
-	};
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control.bytes,
+			      /* not CMSG_SPACE: its padding is room for a second descriptor */
+			      .msg_controllen = CMSG_LEN(sizeof(int)) };
 	ssize_t n = recvmsg(conn, &msg, MSG_CMSG_CLOEXEC);
 	const struct cmsghdr *c = n < 0 ? NULL : CMSG_FIRSTHDR(&msg);
 
 	*ret_fd = -1;
 	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
 		memcpy(ret_fd, CMSG_DATA(c), sizeof(int));
-	return n == (ssize_t)sizeof *reply && reply->magic == PTC_DIRECT_READ_MAGIC && !reply->nspans &&
-	       !reply->nchunks && reply->status <= 0;
+	return n == (ssize_t)sizeof *reply && !(msg.msg_flags & MSG_CTRUNC) && reply->magic == PTC_DIRECT_READ_MAGIC &&
+	       !reply->nspans && !reply->nchunks && reply->status <= 0;
 }
 
 /* A file from which a read never waits, and which nobody can make us write to. */
