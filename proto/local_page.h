@@ -100,11 +100,13 @@ static inline bool ptc_local_may_update(const struct ptc_local_page *p, uint64_t
 	return __builtin_expect(atomic_load(&p->hold) == 0, 1) || step < atomic_load(&p->hold_from);
 }
 /* The rank takes its mark back, then reads `hold`; ptcd exchanges `hold`, then reads the mark. So where ptcd sees whole
- * state of a step from `hold_from` on after it has set `hold`, no update begins before it clears that. False: held, and
- * the state is whole; ask again.
- */
+ * state of a step from `hold_from` on after it has set `hold`, no update begins before it clears that. An update that
+ * has begun, such as with another optimizer, is not held: its state is not whole. False: held, and the state is whole;
+ * ask again. */
 static inline bool ptc_local_update_begin(struct ptc_local_page *p, uint64_t step)
 {
+	if (atomic_load_explicit(&p->state, memory_order_relaxed) == ptc_local_mark(step, false)) /* our own */
+		return true;
 	atomic_exchange(&p->state, ptc_local_mark(step, false));
 	if (!ptc_local_may_update(p, step)) {
 		atomic_exchange(&p->state, ptc_local_mark(step, true));

@@ -147,8 +147,10 @@ static uint32_t leave(ptc_client *c, bool ready)
 	}
 	set_leaves(c, false);
 	atomic_store(&c->page->ready, 0);
-	if (answer == PTC_LOCAL_LEAVE_UPDATES) /* it may have to give up once more, after this step */
-		atomic_store(&c->page->leaving, 0);
+	/* From here on the caller may free or change its memory, so nobody may take it later. */
+	if (answer != PTC_LOCAL_LEAVE_UPDATES)
+		atomic_store(&c->page->survives, 0);
+	atomic_store(&c->page->leaving, 0); /* it may have to give up once more, after another boundary */
 	return answer;
 }
 

@@ -334,7 +334,7 @@ int ptc_boundary(ptc_client *c, uint64_t step)
 	}
 	c->next_step = step + 1;
 	c->stepped = true;
-	if (c->promise.made && c->promise.said_at != c->promise.set_at)
+	if (c->promise.made && (c->promise.said_at != c->promise.set_at || !atomic_load(&c->page->survives)))
 		ptc_client_publish(c, step);
 	if (__builtin_expect(ptc_local_boundary(c->page, step), 1))
 		return 0;

@@ -226,6 +226,19 @@ static void rank_waits(struct rank *r)
 	rank_check(ptc_update_alone(r->c, 1) == 1, NULL, "update alone");
 }
 
+/* Gives up, and has freed its memory before it ends. */
+static void rank_left(struct rank *r)
+{
+	char path[256];
+
+	ptc_leave(r->c);
+	r->s = -1;
+	snprintf(path, sizeof path, "%s/left", getenv("PTC_TEST_DIR"));
+	close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+	for (;;)
+		pause();
+}
+
 /* 1: the generation has ended */
 static void rank_train(struct rank *r, const char *how, uint64_t last)
 {
@@ -261,6 +274,8 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 			fflush(stdout);
 			_exit(6);
 		}
+		if (strcmp(how, "left") == 0 && step == 5 && r->gen.rank == 1)
+			rank_left(r);
 		if (strcmp(how, "stuck") == 0 && step == 5)
 			printf("%d", *(volatile char *)r->page); /* until the file system has gone */
 		nap_us(500);
@@ -270,6 +285,10 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 		if (strcmp(how, "hang-in-update") == 0 && step == 5)
 			pause();
 		rank_update(r);
+		if (strcmp(how, "twice") == 0) { /* as by another optimizer */
+			nap_us(2000);
+			ptc_update_begin(r->c);
+		}
 	}
 }
 
@@ -374,7 +393,8 @@ static int rank_main(int argc, char **argv)
 		printf("generation %llu step %llu\n", (unsigned long long)r.gen.generation,
 		       (unsigned long long)r.gen.start_step);
 		fflush(stdout);
-		if (strcmp(how, "survives") == 0 || strcmp(how, "leaves") == 0 || strcmp(how, "meets") == 0)
+		if (strcmp(how, "survives") == 0 || strcmp(how, "leaves") == 0 || strcmp(how, "meets") == 0 ||
+		    strcmp(how, "twice") == 0 || strcmp(how, "left") == 0)
 			rank_check(ptc_survive(r.c, 1) == 0, r.c, "survive");
 		if (strcmp(how, "later") == 0)
 			rank_check(ptc_on_stop(r.c, rank_later, &r) == 0, r.c, "on_stop");
@@ -2100,6 +2120,52 @@ static void test_update_alone(void **state)
 	end(g);
 }
 
+/* A program says more than once in a step that its update begins, and is held in between: it ends that update. */
+static void test_hold_between(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "twice", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	for (int i = 0; i < 16; i++) {
+		goes_on();
+		ok(ptc_workers_hold(t.w, &g->desc.key, 60000, 0, WAIT, &err), &err);
+		check_held(g, false);
+		ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
+	}
+	goes_on();
+	end(g);
+}
+
+/* A rank that has given up, and whose memory was not wanted, has changed it since. So it is not taken later. */
+static void test_left(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "left", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_slot_view *slots;
+	char env[96], path[128];
+	size_t n;
+
+	(void)state;
+	snprintf(env, sizeof env, "PTC_TEST_DIR=%s", t.dir);
+	snprintf(path, sizeof path, "%s/left", t.dir);
+	g->env[1] = env;
+	start_generation(g, NULL, 0);
+	while (access(path, F_OK) != 0) {
+		ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
+		nap_us(10000);
+	}
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, 0, WAIT, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+	assert_int_equal(n, 2);
+	assert_null(slots[0].not_held);
+	assert_non_null(slots[1].not_held);
+	ptc_workers_slots_done(t.w, slots, n);
+	g->desc.grace_ms = 5000;
+	end(g);
+}
+
 /* A program that does not promise it is left alone. */
 static void test_hold_unproven(void **state)
 {
@@ -2836,6 +2902,8 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_unproven, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_goes_on, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_hold_between, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_left, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_update_alone, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_given_up, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_leave, setup, teardown),

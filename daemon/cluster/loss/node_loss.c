@@ -5,6 +5,9 @@
 
 #include "base/check.h"
 
+#define DECLARED_NS    INT64_C(1000000000)
+#define UNREACHABLE_NS INT64_C(500000000)
+
 void ptc_loss_tick(struct ptc_loss *l, bool heard, int64_t now_ns)
 {
 	bool paused = l->tick_ns && now_ns - l->tick_ns > PTC_LOSS_PAUSE_NS;
@@ -44,4 +47,12 @@ bool ptc_loss_is(const struct ptc_loss *l, int64_t down_ns, bool declared, int64
 bool ptc_loss_early(const struct ptc_loss *l, int64_t now_ns)
 {
 	return l->since_ns && now_ns >= l->most_ns && now_ns - l->since_ns >= PTC_MIN(l->after_ns, PTC_LOSS_SETTLES_NS);
+}
+
+int64_t ptc_loss_stand_ns(int64_t after_ns, bool declared, bool unreachable, double step_s)
+{
+	int64_t steps = (int64_t)(PTC_LOSS_STEPS * 1e9 * step_s);
+	int64_t window = declared ? DECLARED_NS : PTC_MAX(after_ns, steps);
+
+	return unreachable && step_s > 0 ? PTC_MIN(window, PTC_MAX(UNREACHABLE_NS, steps)) : window;
 }

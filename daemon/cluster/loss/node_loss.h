@@ -19,6 +19,7 @@
 #define PTC_LOSS_PAUSE_NS   INT64_C(2000000000)
 #define PTC_LOSS_RETURN     3
 #define PTC_LOSS_SETTLES_NS INT64_C(10000000000)
+#define PTC_LOSS_STEPS      3 /* what so many steps take says nothing: one of them may take longer */
 
 struct ptc_loss {
 	int64_t after_ns; /* set by the owner; the rest begins as zeros */
@@ -41,3 +42,7 @@ bool ptc_loss_is(const struct ptc_loss *l, int64_t down_ns, bool declared, int64
  * have ended; nor until etcd has answered without a break for after_ns, or for PTC_LOSS_SETTLES_NS if that is less, in
  * which every node that lives gets its lease back. */
 bool ptc_loss_early(const struct ptc_loss *l, int64_t now_ns);
+/* How long the steps of a job's other ranks have to stand until it goes on without nodes that are down. declared: an
+ * operator says that they are lost; unreachable: one is passed by because its machine answers nothing. step_s: how long
+ * a step takes; 0: no step has been seen, so that one which takes long does not differ from one that does not end. */
+int64_t ptc_loss_stand_ns(int64_t after_ns, bool declared, bool unreachable, double step_s);

@@ -158,6 +158,21 @@ static void early(void **state)
 	assert_true(ptc_loss_early(&l, 3 * S));
 }
 
+/* How long steps stand until a job goes on without a node. */
+static void steps_stand(void **state)
+{
+	(void)state;
+	assert_int_equal(ptc_loss_stand_ns(10 * S, false, false, 0.1), 10 * S);
+	assert_int_equal(ptc_loss_stand_ns(10 * S, false, false, 5), 15 * S);
+	assert_int_equal(ptc_loss_stand_ns(10 * S, true, false, 5), S);
+	assert_int_equal(ptc_loss_stand_ns(10 * S, false, true, 0.1), S / 2);
+	assert_int_equal(ptc_loss_stand_ns(10 * S, false, true, 1), 3 * S);
+	assert_int_equal(ptc_loss_stand_ns(10 * S, false, true, 5), 15 * S);
+	/* its first step may take long, or nobody is left who could say a step */
+	assert_int_equal(ptc_loss_stand_ns(10 * S, false, true, 0), 10 * S);
+	assert_int_equal(ptc_loss_stand_ns(10 * S, true, true, 0), S);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -169,6 +184,7 @@ int main(void)
 		cmocka_unit_test(most_in_turn),
 		cmocka_unit_test(one_of_two),
 		cmocka_unit_test(early),
+		cmocka_unit_test(steps_stand),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

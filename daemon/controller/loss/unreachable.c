@@ -24,7 +24,7 @@
 #define MS           INT64_C(1000000)
 #define TRIES        3
 #define GAP_NS       (150 * MS)  /* between their beginnings */
-#define LOOK_NS      (600 * MS)  /* from the beginning of the first to the end of all */
+#define LAST_NS      (300 * MS)  /* from the beginning of the last to the end of all */
 #define AGAIN_NS     (1000 * MS) /* between looks, where nothing new is to be seen */
 #define MACHINES_MAX 32          /* at a look, for each needs TRIES descriptors */
 
@@ -58,23 +58,26 @@ static void take_ready(struct ptc_unreachable *a)
 	}
 }
 
-static void wait_until(struct ptc_unreachable *a, int64_t until_ns)
+/* Looks at least once, and for that long: this thread may have stood still itself, and who has answered is there then.
+ */
+static void wait_ns(struct ptc_unreachable *a, int64_t ns)
 {
-	size_t silent = 1;
+	int64_t now = ptc_sys_now_ns(), until_ns = now + ns;
+	size_t silent;
 
-	for (int64_t now = ptc_sys_now_ns(); silent && now < until_ns; now = ptc_sys_now_ns()) {
-		if (poll(a->fds, (nfds_t)(TRIES * a->n), (int)((until_ns - now + MS - 1) / MS)) > 0)
+	do {
+		if (poll(a->fds, (nfds_t)(TRIES * a->n), (int)(PTC_MAX(until_ns - now + MS - 1, 0) / MS)) > 0)
 			take_ready(a);
 		silent = 0;
 		for (size_t i = 0; i < a->n; i++)
 			silent += !a->v[i].there;
-	}
+		now = ptc_sys_now_ns();
+	} while (silent && now < until_ns);
 }
 
 static void look(void *arg, struct ptc_etcd *e)
 {
 	struct ptc_unreachable *a = arg;
-	int64_t began;
 
 	(void)e;
 	for (size_t i = 0; i < a->n; i++) {
@@ -83,12 +86,11 @@ static void look(void *arg, struct ptc_etcd *e)
 	}
 	for (size_t k = 0; k < TRIES * a->n; k++)
 		a->fds[k] = (struct pollfd){ -1, POLLOUT, 0 };
-	began = ptc_sys_now_ns();
 	for (size_t t = 0; t < TRIES; t++) {
 		for (size_t i = 0; i < a->n; i++)
 			if (!a->v[i].there)
 				a->fds[TRIES * i + t].fd = ptc_machine_connect(a->v[i].at, &a->v[i].there);
-		wait_until(a, began + (t + 1 < TRIES ? (int64_t)(t + 1) * GAP_NS : LOOK_NS));
+		wait_ns(a, t + 1 < TRIES ? GAP_NS : LAST_NS);
 	}
 	for (size_t k = 0; k < TRIES * a->n; k++)
 		if (a->fds[k].fd >= 0)

@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "daemon/cluster/loss/node_loss.h"
 
 #include <signal.h>
 #include <stdarg.h>
@@ -27,19 +28,16 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define MS             INT64_C(1000000)
-#define ASK_NS         (150 * MS)   /* between rounds: one each tick */
-#define DECLARED_NS    (1000 * MS)  /* an operator says that it is lost: steps have to stand still for so long only */
-#define UNREACHABLE_NS (500 * MS)   /* nobody is there: likewise, unless three steps take longer */
-#define FRESH_NS       (3000 * MS)  /* what the last round has said still holds */
-#define RELEASED_NS    (1000 * MS)  /* ranks that a switch has held show within that they go on */
-#define STEPS          3            /* what so many steps take says nothing: one of them may take longer */
-#define JUDGE_NS       (500 * MS)   /* a program is to blame when all nodes have answered for so long */
-#define JUDGE_MAX_NS   (10000 * MS) /* .. or when this has passed */
-#define BACK_NS        (3000 * MS)  /* a node that is back says within what has become of its ranks */
-#define RETRY_NS       (1000 * MS)  /* doubled with each try, */
-#define RETRY_LOG2     4            /* .. so often */
-#define TRIES_MAX      8
+#define MS           INT64_C(1000000)
+#define ASK_NS       (150 * MS)   /* between rounds: one each tick */
+#define FRESH_NS     (3000 * MS)  /* what the last round has said still holds */
+#define RELEASED_NS  (1000 * MS)  /* ranks that a switch has held show within that they go on */
+#define JUDGE_NS     (500 * MS)   /* a program is to blame when all nodes have answered for so long */
+#define JUDGE_MAX_NS (10000 * MS) /* .. or when this has passed */
+#define BACK_NS      (3000 * MS)  /* a node that is back says within what has become of its ranks */
+#define RETRY_NS     (1000 * MS)  /* doubled with each try, */
+#define RETRY_LOG2   4            /* .. so often */
+#define TRIES_MAX    8
 
 /* ---- the nodes of the generation ---------------------------------------------------- */
 
@@ -94,13 +92,10 @@ static struct parts look(const struct ptc_controller *ctl)
 static bool stands(const struct ptc_controller *ctl, const struct parts *p)
 {
 	const struct ptc_rank_rounds *r = &ctl->recovery.rounds;
-	int64_t steps = (int64_t)(STEPS * 1e9 * r->step_s);
-	int64_t window = PTC_MAX(ptc_cluster_lost_after_ns(ctl->all->cluster), steps);
+	int64_t steps = (int64_t)(PTC_LOSS_STEPS * 1e9 * r->step_s);
+	int64_t window = ptc_loss_stand_ns(ptc_cluster_lost_after_ns(ctl->all->cluster), p->declared,
+					   p->unreachable != 0, r->step_s);
 
-	if (p->declared)
-		window = DECLARED_NS;
-	if (p->unreachable)
-		window = PTC_MIN(window, PTC_MAX(UNREACHABLE_NS, steps));
 	return p->lost && r->incarnation == ctl->record.incarnation && r->n && r->done_ns >= p->latest &&
 	       ptc_sys_now_ns() - r->done_ns < FRESH_NS && r->done_ns - r->still_ns >= window &&
 	       r->done_ns - ctl->recovery.ended_ns >= PTC_MAX(RELEASED_NS, PTC_MIN(window, steps));
