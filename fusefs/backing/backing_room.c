@@ -172,7 +172,7 @@ void fs_backing_yield(struct fs_backings *b)
 		return;
 	do
 		room_in_all(b, &total, &left);
-	while (left < total / LEFT_FREE / 2 && evict(b));
+	while (left < total / LEFT_FREE && evict(b));
 }
 
 /* ---- scrubbing ---- */

@@ -171,10 +171,10 @@ static void tend_backings(struct ptc_fs *fs, unsigned turn)
 {
 	uint64_t bytes, files;
 
-	ptc_fs_backings(fs, &bytes, &files);
-	if (!bytes)
+	if (!fs->backings)
 		return;
-	if (turn % JOBS_TENDS == 0)
+	ptc_fs_backings(fs, &bytes, &files);
+	if (bytes && turn % JOBS_TENDS == 0) /* entries of refused files wait until somebody looks at the mount */
 		fs_jobs_refresh(fs, false);
 	pthread_mutex_lock(&fs->lock);
 	fs_backings_drop(fs->backings, snap_gone_locked, fs);

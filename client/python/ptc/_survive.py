@@ -12,6 +12,7 @@ A peer that dies makes gloo or NCCL raise in this rank, and the program's own ha
 calls in which that is seen hold the process first: backward passes, waits for collectives, os._exit, and the end of the with block.
 """
 import contextlib
+import datetime
 import functools
 import os
 import re
@@ -165,7 +166,9 @@ class _Together:
 
     def __init__(self, gen):
         self._client = gen._client
-        self._group = dist.new_group(backend="gloo") if gen.world > 1 and dist.is_initialized() else None
+        self._group = None
+        if gen.world > 1 and dist.is_initialized():  # a rank may be late by any time; ranks that hang are found otherwise (`on_hang`)
+            self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(days=30))
         self._ready = torch.zeros(1, dtype=torch.int32)
 
     def wait(self):

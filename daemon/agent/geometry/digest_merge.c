@@ -193,7 +193,7 @@ static int window_next(struct window *w, const struct ptc_digests *d, uint32_t n
 	for (;; n = n / 2) {
 		w->end = w->first + (uint32_t)n;
 		rc = window_list(w, d, err);
-		if (rc != PTC_ELIMIT)
+		if (rc != PTC_ELIMIT || n == 1)
 			break;
 	}
 	if (!rc && (!PTC_ROOM(w->v, w->boxes.n, w->entries_cap) || !PTC_ROOM(w->chosen, w->boxes.n, w->chosen_cap)))

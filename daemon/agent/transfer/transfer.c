@@ -192,15 +192,24 @@ int ptc_peer_ask(struct ptc_rpc_stream *stream, const ProtobufCMessage *request,
 	return rc ? rc : ptc_rpc_stream_half_close(stream, err);
 }
 
+static bool goes_by_network(struct ptc_transfer *t, uint32_t node)
+{
+	bool yes;
+
+	pthread_mutex_lock(&t->shared.lock);
+	yes = t->by_network && t->by_network[node];
+	pthread_mutex_unlock(&t->shared.lock);
+	return yes;
+}
+
 /* Finds the file of a near source. One that failed in this transfer gives none. A source does not heal in it, and an
  * unfilled table has no checksums. */
 static void file_open(struct ptc_request *q)
 {
-	const struct ptc_transfer *t = q->t;
+	struct ptc_transfer *t = q->t;
 	struct ptc_table_key key = ptc_geometry_key(t->g);
 
-	q->file_taken = q->file_failed = false;
-	if (t->begun || t->healing || (t->by_network && t->by_network[q->node]))
+	if (t->begun || t->healing || goes_by_network(t, q->node))
 		return;
 	key.snapshot = ptc_geometry_snapshot(t->g, q->node, t->snapshot);
 	q->file = ptc_near_file_get(t->agent->near, t->g->nodes[q->node], t->g->addresses[q->node], &key);
@@ -727,7 +736,7 @@ static int request_run(struct ptc_request *q, struct ptc_error *err)
 			       err);
 
 	q->at = 0;
-	q->open = q->lied = false;
+	q->open = q->lied = q->file_taken = q->file_failed = false;
 	q->local = rc != 0;
 	if (rc)
 		return rc;
