@@ -104,7 +104,6 @@ class Cut(harness.Case):
         before, last = self.trains(job), max(e["number"] for e in self.events(c, job, -1))
         old = {r["pid"]: start_time(r["pid"]) for r in before["run"]["ranks"] if r["node"] == victim}
         self.assertEqual(1, len(old), before["run"]["ranks"])
-        wait_for(lambda: all(r.get("step_seconds") for r in job.status()["run"]["ranks"]), 60 * PATIENCE, "a step that was timed", 0.02)
         time.sleep(self.random.random() * 0.5)  # any instant; nothing is judged by it
         print(f"{victim} cut off (controller {before['controller']}), step {before['run'].get('step')}", flush=True)
         m.cut(victim)
