@@ -2,10 +2,9 @@
 /* The shell around the job core: one controller per job whose lock this daemon holds. Feeds the core what happens
  * (mirror changes, answers, requests) and performs the core's updates. Decides nothing itself.
  *
- * Happy path: the lock key appears with our name -> a controller, which loads
- * record and intent and starts the core; requests come through submit; DONE
- * tells whoever waits. Failure modes: the lock goes away (the core stops, the
- * controller is dropped; answers still under way are ignored). */
+ * Happy path: once the lock has our name, a controller is made. It loads record and intent, and starts the core.
+ * Requests come through ptc_controller_submit(). The core's update DONE is passed to whoever waits. Failure modes: the
+ * lock goes away (the core stops, the controller is dropped; answers still under way are ignored). */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

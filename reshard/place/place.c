@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: devices are grouped by node, ranks into blocks, and bytes into classes. A block is the largest part of a
- * TP group with which all blocks fit whole on nodes. The search gives each block a node, and an assignment problem for
- * each node gives each rank a device. Failure modes: fewer devices than ranks (PTC_ENODEVICES), contradictory input,
- * memory. */
+/* Happy path: devices are grouped by node, ranks into blocks, and bytes into classes. A TP group is cut into blocks of
+ * equal size: the largest size at which all blocks fit whole on nodes. The search gives each block a node, and an
+ * assignment problem for each node gives each rank a device. Failure modes: fewer devices than ranks
+ * (PTC_ENODEVICES), contradictory input, memory. */
 #include "reshard/place/internal.h"
 
 #include "base/alloc.h"

@@ -15,8 +15,8 @@
  * greatest value (PTC_ELAYOUT); memory is short (PTC_ENOSPC, before anything is copied); replicas differ (PTC_EDIGEST
  * naming tensor and ranks); a rank dies meanwhile (the error of reading its memory). The begun table is dropped then.
  *
- * A table of that name may be left from an attempt at another step. The table is accepted only if a note in the store
- * says that it was made for this very request. Otherwise the table is made anew. */
+ * A table with the key of this snapshot may be left from an attempt at another step. The table is accepted only if a
+ * note in the store says that it was made for this very request. Otherwise the table is made anew. */
 #include "daemon/agent/calls/task_pool.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"

@@ -8,9 +8,9 @@
  * reset are not fetched: they become zeros. Items that rules derive are not fetched either: they are made once all
  * else is there. Bytes that an import has sent get their checksums and digests here.
  *
- * Failure modes: those of a transfer; after a source has failed, everything is digested by reading. A source has
- * broken the protocol, and nothing is missing (it has sent all that was asked for, and more): PTC_EPEER. The caller is
- * gone, or a Finish or a newer controller comes: PTC_ECANCELED; filled extents stay. */
+ * Failure modes: those of a transfer; after a source has failed, everything is digested by reading. PTC_EPEER: a
+ * source has broken the protocol although nothing is missing, for example by sending more than it was asked for.
+ * PTC_ECANCELED: the caller is gone, or a Finish or a newer controller comes; filled extents stay. */
 #include "daemon/agent/switch/internal.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"

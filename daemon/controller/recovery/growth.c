@@ -7,12 +7,16 @@
  * pays, it is made. The devices that this decision took into account ("weighed") are then kept in etcd, so that any
  * controller goes on from there.
  *
- * Failure modes: no switch pays, or none is possible (an event says why, and the same devices are not weighed again);
- * the switch aborts (tried again after ever longer waits, TRIES_MAX times, and later once whenever nodes have changed;
- * an event and status say so); a node is lost (recovery.c goes first, and
- * nothing is weighed meanwhile); a node comes and goes (it offers nothing while it is quarantined, and an event says
- * so); the controller dies before it has decided (the next one weighs the same devices); etcd is unreachable or full
- * (asked again after 1 s, 2 s, 4 s, then each 8 s). Loop thread. */
+ * Failure modes:
+ * - No switch pays, or none is possible: an event says why, and the same devices are not weighed again.
+ * - The switch aborts: it is tried again after ever longer waits, TRIES_MAX times, and later once whenever nodes have
+ *   changed. An event and status say so.
+ * - A node is lost: recovery.c goes first, and nothing is weighed meanwhile.
+ * - A node comes and goes: it offers nothing while it is quarantined, and an event says so.
+ * - The controller dies before it has decided: the next one weighs the same devices.
+ * - etcd is unreachable or full: asked again after 1 s, 2 s, 4 s, then each 8 s.
+ *
+ * Loop thread. */
 #include "daemon/cluster/devices/weighed_devices.h"
 #include "daemon/controller/internal.h"
 #include "daemon/controller/recovery/straggler_drain.h"

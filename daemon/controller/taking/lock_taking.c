@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Takes the locks of jobs that nobody controls, and gives them back. A node of an older version may not be able to read
- * a job that a newer one has written. Such a node must not control it: nothing would move. [loop], but for the steps
- * that wait for etcd.
+ * a job that a newer one has written. Such a node must not control the job, because no switch of the job could go on.
+ * [loop], but for the steps that wait for etcd.
  *
  * Happy path: a lock is free; this node waits for its turn, reads the job's keys and description, and takes the lock.
  *
  * Failure modes:
  * - The keys, or what they name, cannot be read: this node leaves the lock to others, and tries again after a wait
  *   that grows, or once the job's keys have changed.
- * - Only the description cannot be read: likewise, but if no other node has taken the lock meanwhile, this one does,
- *   so that the job can be stopped and deleted. It gives the lock back when another node comes up, and from time to
- *   time.
+ * - Only the description cannot be read: this node waits as above. If no other node takes the lock meanwhile, this
+ *   node takes it, so that the job can be stopped and deleted. It gives the lock back when another node comes up, and
+ *   from time to time.
  * - etcd or memory fails: tried again in the next round. */
 #include "daemon/controller/taking/lock_taking.h"
 
