@@ -262,9 +262,10 @@ void ptc_leaving_tick(struct ptc_controller *ctl)
 		return;
 	if (l->phase == PTC_LEAVING_BEGINS) {
 		begin(ctl);
-	} else if (l->phase == PTC_LEAVING_SNAPSHOT && ptc_controller_idle(ctl)) {
+	} else if (l->phase == PTC_LEAVING_SNAPSHOT &&
+		   (ptc_controller_idle(ctl) || (l->starts && ctl->record.recovery))) {
 		snapshot_ended(ctl);
-	} else if (l->phase == PTC_LEAVING_COPIES && ptc_controller_idle(ctl)) {
+	} else if (l->phase == PTC_LEAVING_COPIES && (ptc_controller_idle(ctl) || ctl->record.recovery)) {
 		l->id = 0;
 		copied(ctl);
 	} else if (l->phase == PTC_LEAVING_MOVES) {
