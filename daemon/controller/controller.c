@@ -765,8 +765,11 @@ static void perform_step(struct ptc_controller *ctl, const struct ptc_job_event 
 		perform(ctl, &ups.v[i]);
 	if (ctl->stopped)
 		drop(ctl);
-	if (ctl->record.recovery && ptc_controller_idle(ctl)) /* ranks have just been given up: no tick is waited for */
+	if (ctl->record.recovery &&
+	    ptc_controller_idle(ctl)) { /* ranks have just been given up: no tick is waited for */
+		ptc_leaving_tick(ctl);  /* what only a leaving node has is copied first */
 		ptc_recovery_tick(ctl);
+	}
 	ptc_controller_unref(ctl);
 	ptc_cluster_changed(cluster);
 }

@@ -262,10 +262,9 @@ void ptc_leaving_tick(struct ptc_controller *ctl)
 		return;
 	if (l->phase == PTC_LEAVING_BEGINS) {
 		begin(ctl);
-	} else if (l->phase == PTC_LEAVING_SNAPSHOT &&
-		   (ptc_controller_idle(ctl) || (l->starts && ctl->record.recovery))) {
+	} else if (l->phase == PTC_LEAVING_SNAPSHOT && ptc_controller_idle(ctl)) {
 		snapshot_ended(ctl);
-	} else if (l->phase == PTC_LEAVING_COPIES && (ptc_controller_idle(ctl) || ctl->record.recovery)) {
+	} else if (l->phase == PTC_LEAVING_COPIES && ptc_controller_idle(ctl)) {
 		l->id = 0;
 		copied(ctl);
 	} else if (l->phase == PTC_LEAVING_MOVES) {

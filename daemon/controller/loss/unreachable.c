@@ -127,6 +127,7 @@ static void looked(void *arg)
 		if (!ctl)
 			continue;
 		ptc_controller_tell_lost(ctl);
+		ptc_leaving_tick(ctl);
 		ptc_recovery_tick(ctl);
 		ptc_controller_unref(ctl);
 	}
