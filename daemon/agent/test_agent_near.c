@@ -405,12 +405,11 @@ static int open_files(void)
 static void test_given(void **state)
 {
 	const struct ptc_table_key key = { UUID, 1, 1 };
-	char dir[] = "/dev/shm/ptc-near-XXXXXX", path[100], file_path[100];
+	char path[100], file_path[100];
 
 	(void)state;
-	assert_non_null(mkdtemp(dir));
-	snprintf(path, sizeof path, "%s/s", dir);
-	snprintf(file_path, sizeof file_path, "%s/f", dir);
+	snprintf(path, sizeof path, "%s/s", getenv("TMPDIR"));
+	snprintf(file_path, sizeof file_path, "%s/f", getenv("TMPDIR"));
 	for (int given = 0; given < NGIVEN; given++) {
 		struct ptc_error err = PTC_ERROR_INIT;
 		struct ptc_near_file file = { .fd = -1 };
@@ -448,7 +447,6 @@ static void test_given(void **state)
 		unlink(path);
 	}
 	unlink(file_path);
-	rmdir(dir);
 }
 
 /* A node of another machine is not near. */
@@ -471,7 +469,7 @@ static void test_machine(void **state)
 	world_down(&w);
 }
 
-int main(void)
+static int run(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_way),     cmocka_unit_test(test_off),  cmocka_unit_test(test_restart),
@@ -481,9 +479,25 @@ int main(void)
 	int rc;
 
 	seed = ptc_test_seed();
-	setenv("TMPDIR", "/dev/shm", 1); /* chunks are in memory */
 	ptc_rpc_init();
 	rc = cmocka_run_group_tests(tests, NULL, NULL);
 	ptc_rpc_shutdown();
 	return rc;
+}
+
+/* Chunks are in memory. Tests run in a process of their own, so what one leaves that fails or aborts is removed. */
+int main(void)
+{
+	char dir[] = "/dev/shm/ptc-near-XXXXXX";
+	int status = 1;
+	pid_t pid;
+
+	if (!mkdtemp(dir) || setenv("TMPDIR", dir, 1))
+		return 1;
+	pid = fork();
+	if (pid == 0)
+		exit(run());
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		status = 1;
+	return ptc_sys_remove_tree(dir, "test", NULL) || status != 0;
 }
