@@ -85,6 +85,9 @@ enum sim_bug {
 			      */
 	SIM_BUG_LEAVE_STAYS, /* nobody says that the copies are complete, and snapshots are not left out any more */
 	SIM_BUG_LEAVE_DOWN,  /* snapshots are left out while no node can take copies */
+	/* only with `several` */
+	SIM_BUG_FIRST_RANK, /* a node asks only the first of its ranks whether it waits at the stop */
+	SIM_BUG_HELD_PART,  /* a node captures ranks that it holds though together they lack a part of what it has */
 	SIM_BUG_COUNT,
 };
 
@@ -114,6 +117,8 @@ struct sim_opts {
 	bool bridge;
 	bool tight;   /* with bridge: nodes have no room for it at times, so Prepare drops its tables */
 	bool survive; /* with live, lose and faults: nodes are lost often whose ranks others can stand in for */
+	bool several; /* with live: some nodes have two ranks, each with a half of what the node has, or with all of it
+		       */
 	/* step > 0: the fault comes at the step-th update that any controller performs, before or after it */
 	uint64_t step;
 	unsigned victim;

@@ -14,7 +14,8 @@
 #define FAULTS_MS   25000  /* random faults end here */
 #define LIMIT_MS    400000 /* by this time the cluster must be quiet */
 #define WANT_COMMIT 3      /* without random faults: import, two resizes */
-#define MAX_PROCS   4
+#define MAX_RANKS   2      /* of an incarnation, on a node */
+#define MAX_PROCS   (4 * MAX_RANKS)
 #define LOST_MS     1500 /* a node whose key is gone for this time is declared lost */
 #define ASKED_MS    100  /* ... where no ranks of a job that trains are, as soon as it has not answered either */
 #define HELD_MS     1200 /* so long ranks are held at most that survive */
@@ -110,16 +111,18 @@ struct req { /* controller to node */
 	struct record rec; /* FINISH: the record to carry out */
 	struct older older;
 };
-/* The rank on a node. It outlives the node's ptcd, not the machine. */
+/* A rank on a node. It outlives the node's ptcd, not the machine. */
 struct proc {
 	enum { PROC_NONE, PROC_WAITING, PROC_BUILT, PROC_RUN, PROC_STOPPED, PROC_FAILED } state;
 	uint64_t gen, incarnation;
-	uint64_t life, met[SIM_NODES]; /* which process it is; those with which it was built, by node; 0: none yet */
-	uint64_t step;                 /* its values are complete after this many steps */
-	int64_t pub;                   /* greatest step published; before the first boundary, one less than `step` */
-	bool building;                 /* has its generation and waits for its peers */
-	bool in_step;                  /* has left boundary(step) */
-	bool ready;                    /* in a step, with all that it needs of the others */
+	uint32_t slot;                      /* its number among the ranks of its incarnation on the node */
+	uint64_t life;                      /* which process it is */
+	uint64_t met[SIM_NODES][MAX_RANKS]; /* those with which it was built; 0: none yet */
+	uint64_t step;                      /* its values are complete after this many steps */
+	int64_t pub;   /* greatest step published; before the first boundary, one less than `step` */
+	bool building; /* has its generation and waits for its peers */
+	bool in_step;  /* has left boundary(step) */
+	bool ready;    /* in a step, with all that it needs of the others */
 	bool has_stop, diverged;
 	/* held until then, and in the middle of an update; 0: it is not held. `hold` tells one time from another */
 	uint64_t held_until, hold;

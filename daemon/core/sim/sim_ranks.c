@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The training ranks of the simulation: one on each node, a process of its own.
+/* The training ranks of the simulation, each a process of its own: one on each node, or with `several` up to two.
  *
  * A rank at boundary(step) publishes the step, reads its stop, and waits there or goes into the step; the step is over
  * for it once every rank of its incarnation has gone into it. So ranks are at most one step apart, and one that is gone
@@ -28,17 +28,42 @@ uint64_t sim_weight(const struct sim *s, uint64_t gen, uint64_t incarnation)
 	return (gen * 0xD1B54A32D192ED03ull ^ incarnation * 0x8CB92BA72F3D8DD7ull) | 1;
 }
 
-static struct proc *proc_find(struct node *n, uint64_t gen, uint64_t incarnation)
+/* How many ranks of that incarnation the node is to have, if it has any. */
+static uint32_t ranks_on(const struct sim *s, uint32_t node, uint64_t gen, uint64_t incarnation)
 {
-	for (uint32_t k = 0; k < MAX_PROCS; k++) {
-		struct proc *p = &n->procs[k];
-		if (p->state != PROC_NONE && p->gen == gen && p->incarnation == incarnation)
-			return p;
-	}
-	return NULL;
+	return s->o.several && (gen + incarnation + node) % 3 ? MAX_RANKS : 1;
 }
 
-static struct proc *proc_add(struct sim *s, struct node *n, uint64_t gen, uint64_t incarnation)
+/* How many places of a node's `procs` are used. */
+static uint32_t nprocs(const struct sim *s)
+{
+	return s->o.several ? MAX_PROCS : MAX_PROCS / MAX_RANKS;
+}
+
+/* The ranks of a node share what the node has; in some layouts each has all of it. */
+static bool rank_has(const struct sim *s, uint32_t node, const struct proc *p, uint32_t item)
+{
+	uint32_t n = ranks_on(s, node, p->gen, p->incarnation);
+	bool all = n == 1 || p->layout & 2;
+	return sim_layout_has(p->nodes, p->n, p->layout, item, node) && (all || item % n == p->slot);
+}
+
+/* The ranks of that incarnation on the node, by slot; NULL where there is none. */
+static uint32_t procs_find(struct node *n, uint64_t gen, uint64_t incarnation, struct proc *ret[MAX_RANKS])
+{
+	uint32_t found = 0;
+	memset(ret, 0, MAX_RANKS * sizeof *ret);
+	for (uint32_t k = 0; k < MAX_PROCS; k++) {
+		struct proc *p = &n->procs[k];
+		if (p->state == PROC_NONE || p->gen != gen || p->incarnation != incarnation)
+			continue;
+		ret[p->slot] = p;
+		found++;
+	}
+	return found;
+}
+
+static struct proc *proc_add(struct sim *s, struct node *n, uint64_t gen, uint64_t incarnation, uint32_t slot)
 {
 	struct proc *p = n->procs;
 	while (p < n->procs + MAX_PROCS && p->state != PROC_NONE)
@@ -47,8 +72,17 @@ static struct proc *proc_add(struct sim *s, struct node *n, uint64_t gen, uint64
 		sim_bad(s, "node %d hoards processes", (int)(n - s->nodes));
 		p = n->procs;
 	}
-	*p = (struct proc){ .state = PROC_WAITING, .gen = gen, .incarnation = incarnation, .life = ++s->token };
+	*p = (struct proc){
+		.state = PROC_WAITING, .gen = gen, .incarnation = incarnation, .slot = slot, .life = ++s->token
+	};
 	return p;
+}
+
+static void procs_add(struct sim *s, uint32_t i, uint64_t gen, uint64_t incarnation, struct proc *ret[MAX_RANKS])
+{
+	memset(ret, 0, MAX_RANKS * sizeof *ret);
+	for (uint32_t k = 0; k < ranks_on(s, i, gen, incarnation); k++)
+		ret[k] = proc_add(s, &s->nodes[i], gen, incarnation, k);
 }
 
 static bool proc_trains(const struct proc *p)
@@ -102,52 +136,88 @@ int sim_op_start(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
 	const struct sw *w = &n->req.sw;
-	bool there = proc_find(n, w->to_gen, w->to_incarnation);
+	struct proc *ranks[MAX_RANKS];
+	bool there = procs_find(n, w->to_gen, w->to_incarnation, ranks) > 0;
 	if (!there && were_built(s, n))
 		return PTC_ESTATE; /* before it notes that they begin: so does the agent */
 	n->began_gen = w->to_gen;
 	n->began_incarnation = w->to_incarnation;
 	if (!there)
-		proc_add(s, n, w->to_gen, w->to_incarnation);
+		procs_add(s, i, w->to_gen, w->to_incarnation, ranks);
 	return 0;
 }
 
-/* The rank of the old generation, if it can still be stopped. */
-static struct proc *old_rank(struct node *n)
+/* The ranks of the old generation, if all of them can still be stopped. Returns their number. */
+static uint32_t old_ranks(struct sim *s, uint32_t i, struct proc *ret[MAX_RANKS])
 {
-	struct proc *p = proc_find(n, n->req.sw.from_gen, n->req.sw.from_incarnation);
-	return p && proc_trains(p) ? p : NULL;
+	struct node *n = &s->nodes[i];
+	const struct sw *w = &n->req.sw;
+	uint32_t found = procs_find(n, w->from_gen, w->from_incarnation, ret);
+	for (uint32_t k = 0; k < found; k++) {
+		if (!ret[k] || !proc_trains(ret[k]))
+			return 0;
+	}
+	return found;
+}
+
+static bool waits_at(const struct proc *p, uint64_t stop)
+{
+	return p->state == PROC_STOPPED && p->step == stop;
+}
+
+/* Returns whether the rank has passed the stop. */
+static bool arm_rank(struct sim *s, struct proc *p, uint64_t stop)
+{
+	bool passed = p->pub >= (int64_t)stop && !waits_at(p, stop);
+	if (passed && p->state == PROC_STOPPED && sim_chance(s, 50))
+		return true; /* may stay where it is */
+	p->has_stop = true;
+	p->due = 0;
+	p->stop = passed ? (uint64_t)p->pub + 1 : stop;
+	if (p->step < p->stop)
+		proc_go_on(p);
+	return passed;
 }
 
 int sim_op_arm(struct sim *s, uint32_t i, bool *ret_passed, uint64_t *ret_step)
 {
-	struct node *n = &s->nodes[i];
-	struct proc *p = old_rank(n);
-	uint64_t stop = n->req.stop;
-	if (!p)
-		return PTC_ESTATE;
-	bool waits_there = p->state == PROC_STOPPED && p->step == stop;
-	*ret_passed = p->pub >= (int64_t)stop && !waits_there;
-	*ret_step = p->pub > 0 ? (uint64_t)p->pub : 0;
-	if (*ret_passed && p->state == PROC_STOPPED && sim_chance(s, 50))
-		return 0; /* may stay where it is */
-	p->has_stop = true;
-	p->due = 0;
-	p->stop = *ret_passed ? (uint64_t)p->pub + 1 : stop;
-	if (p->step < p->stop)
-		proc_go_on(p);
-	return 0;
+	struct proc *ranks[MAX_RANKS];
+	uint32_t n = old_ranks(s, i, ranks);
+	*ret_passed = false;
+	*ret_step = 0;
+	for (uint32_t k = 0; k < n; k++) {
+		if (ranks[k]->pub > 0)
+			*ret_step = PTC_MAX(*ret_step, (uint64_t)ranks[k]->pub);
+		bool passed = arm_rank(s, ranks[k], s->nodes[i].req.stop);
+		*ret_passed |= passed && (k == 0 || s->o.bug != SIM_BUG_FIRST_RANK);
+	}
+	return n ? 0 : PTC_ESTATE;
+}
+
+/* Whether all of a node's ranks wait there. */
+static bool all_wait_at(const struct sim *s, struct proc *const ranks[MAX_RANKS], uint32_t n, uint64_t stop)
+{
+	for (uint32_t k = 0; k < (s->o.bug == SIM_BUG_FIRST_RANK ? PTC_MIN(n, 1u) : n); k++) {
+		if (!waits_at(ranks[k], stop))
+			return false;
+	}
+	return n > 0;
 }
 
 int sim_op_stop(struct sim *s, uint32_t i)
 {
-	struct node *n = &s->nodes[i];
-	const struct proc *p = old_rank(n);
+	struct proc *ranks[MAX_RANKS];
+	uint64_t stop = s->nodes[i].req.stop;
+	uint32_t n = old_ranks(s, i, ranks);
 	if (s->o.bug == SIM_BUG_EARLY_STOP)
 		return 0;
-	if (!p || p->pub > (int64_t)n->req.stop)
+	for (uint32_t k = 0; k < n; k++) {
+		if (ranks[k]->pub > (int64_t)stop && s->o.bug != SIM_BUG_FIRST_RANK)
+			return PTC_ESTATE;
+	}
+	if (n == 0)
 		return PTC_ESTATE;
-	return p->state == PROC_STOPPED && p->step == n->req.stop ? 0 : 1;
+	return all_wait_at(s, ranks, n, stop) ? 0 : 1;
 }
 
 /* ---- held after a loss ------------------------------------------------------------ */
@@ -166,19 +236,43 @@ static void end_step(struct sim *s, struct proc *p, bool updates)
 	p->in_step = p->ready = false;
 }
 
+/* Those of the record's ranks that are held, by node. */
+struct held {
+	struct proc *v[SIM_NODES * MAX_RANKS];
+	uint32_t node[SIM_NODES * MAX_RANKS], n;
+};
+
+static bool whole_at(const struct proc *p, uint64_t step)
+{
+	return !p->in_update && p->step == step;
+}
+
+/* Each rank for itself, whatever others of its node have. */
+static bool held_cover(const struct sim *s, const struct held *h, uint64_t step)
+{
+	for (uint32_t item = 0; item < ITEMS; item++) {
+		bool there = false;
+		for (uint32_t k = 0; k < h->n && !there; k++)
+			there = whole_at(h->v[k], step) && rank_has(s, h->node[k], h->v[k], item);
+		if (!there)
+			return false;
+	}
+	return true;
+}
+
 /* The greatest step, after the record's, at which held ranks have every item; *ret_without: nodes without such a rank.
  */
-static bool held_whole(const struct record *r, struct proc *const procs[SIM_NODES], uint64_t *ret_step,
+static bool held_whole(const struct sim *s, const struct record *r, const struct held *h, uint64_t *ret_step,
 		       uint32_t *ret_without)
 {
-	for (uint32_t k = 0; k < SIM_NODES; k++) {
+	for (uint32_t k = 0; k < h->n; k++) {
+		uint64_t step = h->v[k]->step;
 		uint32_t without = (1u << SIM_NODES) - 1;
-		for (uint32_t i = 0; procs[k] && i < SIM_NODES; i++)
-			without &= ~((uint32_t)(procs[i] && !procs[i]->in_update && procs[i]->step == procs[k]->step)
-				     << i);
-		if (!procs[k] || procs[k]->step <= r->step || !sim_covered(r->nodes, r->n, r->layout, without))
+		if (step <= r->step || !held_cover(s, h, step))
 			continue;
-		*ret_step = procs[k]->step;
+		for (uint32_t i = 0; i < h->n; i++)
+			without &= ~((uint32_t)whole_at(h->v[i], step) << h->node[i]);
+		*ret_step = step;
 		*ret_without = without;
 		return true;
 	}
@@ -186,39 +280,88 @@ static bool held_whole(const struct record *r, struct proc *const procs[SIM_NODE
 }
 
 /* Ranks that have their gradients, and are a step behind the others, end that step. */
-static bool let_on(struct sim *s, struct proc *const procs[SIM_NODES])
+static bool let_on(struct sim *s, const struct held *h)
 {
 	uint64_t greatest = 0;
 	bool any = false;
-	for (uint32_t k = 0; k < SIM_NODES; k++)
-		greatest = procs[k] && !procs[k]->in_update ? PTC_MAX(greatest, procs[k]->step) : greatest;
-	for (uint32_t k = 0; k < SIM_NODES; k++) {
-		if (!procs[k] || procs[k]->in_update || !procs[k]->ready || procs[k]->step + 1 != greatest)
+	for (uint32_t k = 0; k < h->n; k++)
+		greatest = h->v[k]->in_update ? greatest : PTC_MAX(greatest, h->v[k]->step);
+	for (uint32_t k = 0; k < h->n; k++) {
+		struct proc *p = h->v[k];
+		if (p->in_update || !p->ready || p->step + 1 != greatest)
 			continue;
-		end_step(s, procs[k], s->o.bug != SIM_BUG_LET_ON_EARLY);
+		end_step(s, p, s->o.bug != SIM_BUG_LET_ON_EARLY);
 		s->res->let_on++;
 		any = true;
 	}
 	return any;
 }
 
+static void proc_hold(struct sim *s, struct proc *p, uint64_t until)
+{
+	p->held_until = until;
+	p->hold = ++s->token;
+	p->in_update = p->ready && sim_chance(s, 50);
+}
+
 bool sim_ranks_hold(struct sim *s, const struct record *r, uint64_t *ret_step, uint32_t *ret_without)
 {
 	uint64_t until = s->now + 1 + sim_below(s, sim_chance(s, 50) ? HELD_MS : 60);
-	struct proc *procs[SIM_NODES] = { 0 };
-	for (uint32_t k = 0; k < r->n; k++) {
-		uint32_t i = r->nodes[k];
-		struct proc *p = proc_find(&s->nodes[i], r->gen, r->incarnation);
+	struct held h = { .n = 0 };
+	for (uint32_t k = 0; k < r->n * MAX_RANKS; k++) {
+		uint32_t i = r->nodes[k / MAX_RANKS];
+		struct proc *ranks[MAX_RANKS], *p;
+		procs_find(&s->nodes[i], r->gen, r->incarnation, ranks);
+		p = ranks[k % MAX_RANKS];
 		/* a wrong value is found by what another replica has, and that may be lost; this model leaves it out */
 		if (!p || !proc_trains(p) || p->diverged || !s->nodes[i].up || !s->etcd.key[i] || sim_chance(s, 3))
 			continue;
-		p->held_until = until;
-		p->hold = ++s->token;
-		p->in_update = p->ready && sim_chance(s, 50);
-		procs[i] = p;
+		proc_hold(s, p, until);
+		h.node[h.n] = i;
+		h.v[h.n++] = p;
 	}
-	return held_whole(r, procs, ret_step, ret_without) ||
-	       (let_on(s, procs) && held_whole(r, procs, ret_step, ret_without));
+	return held_whole(s, r, &h, ret_step, ret_without) ||
+	       (let_on(s, &h) && held_whole(s, r, &h, ret_step, ret_without));
+}
+
+/* Each item from a rank that has it. Where replicas differ, the digests of both are known: here the odd one is taken.
+ */
+static void values_copy(const struct sim *s, uint32_t i, struct proc *const ranks[MAX_RANKS], uint32_t first,
+			uint32_t stride, struct table *t)
+{
+	for (uint32_t item = first; item < ITEMS; item += stride) {
+		const struct proc *from = NULL;
+		for (uint32_t k = 0; k < MAX_RANKS; k++) {
+			if (ranks[k] && rank_has(s, i, ranks[k], item) && (!from || ranks[k]->diverged))
+				from = ranks[k];
+		}
+		if (from)
+			t->val[item] = from->val[item];
+	}
+}
+
+/* Leaves the ranks that count; their holds, as one number, tell one time from another. False: together they lack an
+ * item of the node's. */
+static bool keep_held(const struct sim *s, uint32_t i, bool any, struct proc *ranks[MAX_RANKS], uint64_t *ret_hold)
+{
+	uint64_t stop = s->nodes[i].req.stop;
+	uint32_t had = 0, nkept = 0;
+	*ret_hold = 0;
+	for (uint32_t k = 0; k < MAX_RANKS; k++) {
+		struct proc *p = ranks[k];
+		if (!p || p->diverged || (!proc_held(s, p) && !any) || p->in_update ||
+		    (p->step != stop && s->o.bug != SIM_BUG_HELD_STEP && !any)) {
+			ranks[k] = NULL;
+			continue;
+		}
+		*ret_hold = *ret_hold * 31 + p->hold;
+		nkept++;
+		for (uint32_t item = 0; item < ITEMS; item++)
+			had |= (uint32_t)rank_has(s, i, p, item) << item;
+	}
+	const struct sw *w = &s->nodes[i].req.sw;
+	uint32_t needs = sim_layout_needs(w->from, w->nfrom, w->from_layout, i);
+	return nkept && (!(needs & ~had) || s->o.bug == SIM_BUG_HELD_PART);
 }
 
 /* Copied in two halves; and looked at again before the seal. */
@@ -226,19 +369,21 @@ static int capture_held(struct sim *s, uint32_t i, struct table *t)
 {
 	struct node *n = &s->nodes[i];
 	const struct sw *w = &n->req.sw;
-	struct proc *p = old_rank(n);
-	if (p && !proc_held(s, p) && sim_chance(s, 50)) { /* by its node alone, for it was about to fail */
-		p->held_until = s->now + HELD_MS;
-		p->hold = ++s->token;
-		p->in_update = p->ready && sim_chance(s, 50);
+	struct proc *ranks[MAX_RANKS];
+	uint64_t hold;
+	procs_find(n, w->from_gen, w->from_incarnation, ranks);
+	for (uint32_t k = 0; k < MAX_RANKS; k++) {
+		if (ranks[k] && !proc_trains(ranks[k]))
+			ranks[k] = NULL;
+		if (ranks[k] && !proc_held(s, ranks[k]) &&
+		    sim_chance(s, 50)) /* by its node alone, for it was about to fail */
+			proc_hold(s, ranks[k], s->now + HELD_MS);
 	}
 	bool begun = n->copied_id == w->id && n->copied_stop == n->req.stop, second = t && begun;
 	bool any = s->o.bug == SIM_BUG_HELD_RUNS || (s->o.bug == SIM_BUG_HELD_ANEW && begun && !n->copied_hold);
-	bool there = p && !p->diverged && (proc_held(s, p) || any) && !p->in_update &&
-		     (p->step == n->req.stop || s->o.bug == SIM_BUG_HELD_STEP || any);
-	if (second && there && (p->hold == n->copied_hold || any)) {
-		for (uint32_t k = 1; k < ITEMS; k += 2)
-			t->val[k] = p->val[k];
+	bool there = keep_held(s, i, any, ranks, &hold);
+	if (second && there && (hold == n->copied_hold || any)) {
+		values_copy(s, i, ranks, 1, 2, t);
 		t->sealed = t->durable = true;
 		return 0;
 	}
@@ -250,12 +395,11 @@ static int capture_held(struct sim *s, uint32_t i, struct table *t)
 	if (n->disk_full)
 		return PTC_ENOSPC;
 	t = sim_table_add(s, n, w->from_gen, w->to_snap);
-	t->has = sim_layout_needs(p->nodes, p->n, p->layout, i);
-	for (uint32_t k = 0; k < ITEMS; k += 2)
-		t->val[k] = p->val[k];
+	t->has = sim_layout_needs(w->from, w->nfrom, w->from_layout, i);
+	values_copy(s, i, ranks, 0, 2, t);
 	t->cap_id = n->copied_id = w->id;
 	t->cap_stop = n->copied_stop = n->req.stop;
-	n->copied_hold = any ? 0 : p->hold;
+	n->copied_hold = any ? 0 : hold;
 	return 1;
 }
 
@@ -273,13 +417,14 @@ static bool captured_for_nothing(const struct sim *s, struct node *n, const stru
 	return true;
 }
 
-/* The stopped rank's bytes are copied, the rank goes on if it may, and then the table is sealed. */
+/* The stopped ranks' bytes are copied, the ranks go on if they may, and then the table is sealed. */
 int sim_op_capture(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
 	const struct sw *w = &n->req.sw;
 	uint64_t stop = n->req.stop;
-	struct proc *p = old_rank(n);
+	struct proc *ranks[MAX_RANKS];
+	uint32_t nranks = old_ranks(s, i, ranks);
 	struct table *t = sim_table_find(n, w->from_gen, w->to_snap);
 	if (t && t->sealed && captured_for_nothing(s, n, t)) {
 		sim_table_drop(n, (uint32_t)(t - n->tables));
@@ -294,19 +439,18 @@ int sim_op_capture(struct sim *s, uint32_t i)
 		return 0;
 	}
 	bool any = s->o.bug == SIM_BUG_EARLY_STOP || (s->o.bug == SIM_BUG_CAPTURE_ANEW && n->copied_id == w->id);
-	if (!p || ((p->state != PROC_STOPPED || p->step != stop) && !any))
+	if (!nranks || (!all_wait_at(s, ranks, nranks, stop) && !any))
 		return PTC_ESTATE;
 	if (n->disk_full)
 		return PTC_ENOSPC;
 	if (!t)
 		t = sim_table_add(s, n, w->from_gen, w->to_snap);
-	t->has = sim_layout_needs(p->nodes, p->n, p->layout, i);
-	memcpy(t->val, p->val, sizeof(t->val));
+	t->has = sim_layout_needs(ranks[0]->nodes, ranks[0]->n, ranks[0]->layout, i);
+	values_copy(s, i, ranks, 0, 1, t);
 	t->cap_id = n->copied_id = w->id;
 	t->cap_stop = n->copied_stop = stop;
-	if (w->kind == PTC_SWITCH_SNAPSHOT && w->run_to) {
-		proc_release(s, &n->req, p, stop);
-	}
+	for (uint32_t k = 0; k < nranks && w->kind == PTC_SWITCH_SNAPSHOT && w->run_to; k++)
+		proc_release(s, &n->req, ranks[k], stop);
 	return 1;
 }
 
@@ -347,32 +491,29 @@ static void check_nobody_trains(struct sim *s, uint32_t here, const struct sw *w
 	}
 }
 
-int sim_op_build(struct sim *s, uint32_t i)
+/* Returns 0 once the rank has met all others, and 1 before. */
+static int build_rank(struct sim *s, uint32_t i, struct proc *p)
 {
-	struct node *n = &s->nodes[i];
-	const struct sw *w = &n->req.sw;
-	struct proc *p = proc_find(n, w->to_gen, w->to_incarnation);
-	if (!p && !were_built(s, n)) /* gone since START, and nobody has met it */
-		p = proc_add(s, n, w->to_gen, w->to_incarnation);
-	if (!p || p->state == PROC_FAILED)
+	const struct sw *w = &s->nodes[i].req.sw;
+	uint64_t met[SIM_NODES][MAX_RANKS] = { 0 };
+	if (p->state == PROC_FAILED)
 		return PTC_ESTATE;
 	if (p->state != PROC_WAITING)
 		return 0;
-	check_nobody_trains(s, i, w);
-	p->building = true;
-	n->built_gen = w->to_gen;
-	n->built_incarnation = w->to_incarnation;
-	n->built_id = w->id;
-	uint64_t met[SIM_NODES] = { 0 };
 	for (uint32_t k = 0; k < w->nto; k++) { /* they meet */
-		const struct proc *q = proc_find(&s->nodes[w->to[k]], w->to_gen, w->to_incarnation);
-		if (!q || !q->building || q->state == PROC_FAILED)
+		struct proc *peers[MAX_RANKS];
+		if (!procs_find(&s->nodes[w->to[k]], w->to_gen, w->to_incarnation, peers))
 			return 1;
-		if (q->met[i] && q->met[i] != p->life) { /* what it waits for never comes */
-			p->state = PROC_FAILED;
-			return PTC_ESTATE;
+		for (uint32_t b = 0; b < ranks_on(s, w->to[k], w->to_gen, w->to_incarnation); b++) {
+			const struct proc *q = peers[b];
+			if (!q || !q->building || q->state == PROC_FAILED)
+				return 1;
+			if (q->met[i][p->slot] && q->met[i][p->slot] != p->life) { /* what it waits for never comes */
+				p->state = PROC_FAILED;
+				return PTC_ESTATE;
+			}
+			met[w->to[k]][b] = q->life;
 		}
-		met[w->to[k]] = q->life;
 	}
 	if (sim_chance(s, 60))
 		return 1;
@@ -382,6 +523,35 @@ int sim_op_build(struct sim *s, uint32_t i)
 	memcpy(p->nodes, w->to, sizeof(p->nodes));
 	p->layout = w->to_layout;
 	return 0;
+}
+
+int sim_op_build(struct sim *s, uint32_t i)
+{
+	struct node *n = &s->nodes[i];
+	const struct sw *w = &n->req.sw;
+	struct proc *ranks[MAX_RANKS];
+	bool waits = false;
+	int rc = 0;
+	if (!procs_find(n, w->to_gen, w->to_incarnation, ranks) && !were_built(s, n))
+		procs_add(s, i, w->to_gen, w->to_incarnation, ranks); /* gone since START, and nobody has met them */
+	for (uint32_t k = 0; k < ranks_on(s, i, w->to_gen, w->to_incarnation); k++) {
+		if (!ranks[k] || ranks[k]->state == PROC_FAILED)
+			return PTC_ESTATE;
+		waits |= ranks[k]->state == PROC_WAITING;
+	}
+	if (!waits)
+		return 0;
+	check_nobody_trains(s, i, w);
+	n->built_gen = w->to_gen;
+	n->built_incarnation = w->to_incarnation;
+	n->built_id = w->id;
+	for (uint32_t k = 0; k < ranks_on(s, i, w->to_gen, w->to_incarnation); k++)
+		ranks[k]->building = true;
+	for (uint32_t k = 0; rc <= 1 && k < ranks_on(s, i, w->to_gen, w->to_incarnation); k++) {
+		int one = build_rank(s, i, ranks[k]);
+		rc = one ? one : rc;
+	}
+	return rc;
 }
 
 /* ---- FINISH: as the record says ------------------------------------------------------ */
@@ -409,10 +579,16 @@ static void proc_let_go(struct sim *s, uint32_t i, struct proc *p)
 static void check_not_alone(struct sim *s, uint32_t i, const struct proc *p)
 {
 	for (uint32_t k = 0; k < SIM_NODES; k++) {
-		const struct proc *q = proc_find(&s->nodes[k], p->gen, p->incarnation);
-		if (q && q->state != PROC_FAILED && q->met[i] && q->met[i] != p->life)
-			sim_bad(s, "node %u builds a rank of %llu.%llu alone: that of node %u has met the one before",
-				i, (unsigned long long)p->gen, (unsigned long long)p->incarnation, k);
+		struct proc *peers[MAX_RANKS];
+		procs_find(&s->nodes[k], p->gen, p->incarnation, peers);
+		for (uint32_t b = 0; b < MAX_RANKS; b++) {
+			const struct proc *q = peers[b];
+			if (q && q->state != PROC_FAILED && q->met[i][p->slot] && q->met[i][p->slot] != p->life)
+				sim_bad(s,
+					"node %u builds a rank of %llu.%llu alone: one of node %u has met that before "
+					"it",
+					i, (unsigned long long)p->gen, (unsigned long long)p->incarnation, k);
+		}
 	}
 }
 
@@ -440,31 +616,43 @@ void sim_ranks_finish(struct sim *s, uint32_t i)
 		return;
 	bool built =
 		n->built_gen == r->gen && n->built_incarnation == r->incarnation && s->o.bug != SIM_BUG_START_BUILT;
-	struct proc *p = proc_add(s, n, r->gen, r->incarnation);
+	struct proc *ranks[MAX_RANKS];
+	procs_add(s, i, r->gen, r->incarnation, ranks);
 	bool began = n->began_gen == r->gen && n->began_incarnation == r->incarnation;
 	bool there_yet = r->snap ? sim_table_find(n, r->gen, r->snap) != NULL : began;
-	if ((n->let_gen == r->gen && n->let_incarnation == r->incarnation && s->o.bug != SIM_BUG_START_LOST) || built ||
-	    (!there_yet && s->o.bug != SIM_BUG_START_EMPTY)) {
-		p->state = PROC_FAILED; /* others have met it, or have gone on without it, or what it had is lost */
-		return;
+	bool lost = (n->let_gen == r->gen && n->let_incarnation == r->incarnation && s->o.bug != SIM_BUG_START_LOST) ||
+		    built || (!there_yet && s->o.bug != SIM_BUG_START_EMPTY);
+	for (uint32_t k = 0; k < MAX_RANKS && ranks[k]; k++) {
+		if (lost) { /* others have met it, or have gone on without it, or what it had is lost */
+			ranks[k]->state = PROC_FAILED;
+			continue;
+		}
+		check_not_alone(s, i, ranks[k]);
+		proc_let_go(s, i, ranks[k]);
+		proc_release(s, &n->req, ranks[k], r->step);
 	}
-	check_not_alone(s, i, p);
-	proc_let_go(s, i, p);
-	proc_release(s, &n->req, p, r->step);
 }
 
 /* ---- training --------------------------------------------------------------------------- */
 
+/* Whether it has gone into the step that p is in, or is behind it. */
+static bool peer_in_step(struct sim *s, const struct proc *p, const struct proc *q)
+{
+	if (q && proc_trains(q) && q->step > p->step + 1) /* its peers have done this step without it */
+		sim_bad(s, "a rank of %llu.%llu trains step %llu, another is at %llu", (unsigned long long)p->gen,
+			(unsigned long long)p->incarnation, (unsigned long long)p->step, (unsigned long long)q->step);
+	return q && proc_trains(q) && (q->step > p->step || (q->step == p->step && q->in_step));
+}
+
 static bool all_in_step(struct sim *s, const struct proc *p)
 {
 	for (uint32_t k = 0; k < p->n; k++) {
-		const struct proc *q = proc_find(&s->nodes[p->nodes[k]], p->gen, p->incarnation);
-		if (q && proc_trains(q) && q->step > p->step + 1) /* its peers have done this step without it */
-			sim_bad(s, "a rank of %llu.%llu trains step %llu, another is at %llu",
-				(unsigned long long)p->gen, (unsigned long long)p->incarnation,
-				(unsigned long long)p->step, (unsigned long long)q->step);
-		if (!q || !proc_trains(q) || (q->step <= p->step && !(q->step == p->step && q->in_step)))
-			return false;
+		struct proc *peers[MAX_RANKS];
+		procs_find(&s->nodes[p->nodes[k]], p->gen, p->incarnation, peers);
+		for (uint32_t b = 0; b < ranks_on(s, p->nodes[k], p->gen, p->incarnation); b++) {
+			if (!peer_in_step(s, p, peers[b]))
+				return false;
+		}
 	}
 	return true;
 }
@@ -480,9 +668,8 @@ static void check_values(struct sim *s, uint32_t i, const struct proc *p)
 		return;
 	}
 	uint64_t grown = r->grown + (p->step - r->step) * sim_weight(s, p->gen, p->incarnation);
-	uint32_t needs = sim_layout_needs(p->nodes, p->n, p->layout, i);
 	for (uint32_t k = 0; k < ITEMS; k++) {
-		if (needs >> k & 1 && p->val[k] != sim_item_value(k, r->content, grown))
+		if (rank_has(s, i, p, k) && p->val[k] != sim_item_value(k, r->content, grown))
 			sim_bad(s, "node %u item %u: not the record's state %llu steps on", i, k,
 				(unsigned long long)(p->step - r->step));
 	}
@@ -538,9 +725,10 @@ static void proc_train(struct sim *s, uint32_t i, struct proc *p)
 
 void sim_ranks_train(struct sim *s, uint32_t i)
 {
-	for (uint32_t k = 0; k < MAX_PROCS; k++) {
-		if (s->nodes[i].procs[k].state == PROC_RUN && !proc_held(s, &s->nodes[i].procs[k]))
-			proc_train(s, i, &s->nodes[i].procs[k]);
+	for (uint32_t k = 0; k < nprocs(s); k++) {
+		struct proc *p = &s->nodes[i].procs[k];
+		if (p->state == PROC_RUN && !proc_held(s, p) && !(s->o.several && sim_chance(s, p->slot ? 70 : 10)))
+			proc_train(s, i, p);
 	}
 	sim_post(s, 10 + sim_below(s, 30), EV_TRAIN, (int)i);
 }
@@ -568,7 +756,7 @@ void sim_ranks_report(struct sim *s, uint32_t i)
 /* ptcd is another process: a stop that was set may be forgotten; who waits goes on waiting. */
 void sim_ranks_restarted(struct sim *s, uint32_t i)
 {
-	for (uint32_t k = 0; k < MAX_PROCS; k++) {
+	for (uint32_t k = 0; k < nprocs(s); k++) {
 		struct proc *p = &s->nodes[i].procs[k];
 		if (s->o.live && sim_chance(s, 30)) /* but for one that is due, which ranks have themselves */
 			p->has_stop = p->has_stop && p->due;
@@ -582,7 +770,7 @@ void sim_ranks_lose(struct sim *s, uint32_t i)
 
 static struct proc *some_proc(struct sim *s, uint32_t i)
 {
-	struct proc *p = &s->nodes[i].procs[sim_below(s, MAX_PROCS)];
+	struct proc *p = &s->nodes[i].procs[sim_below(s, nprocs(s))];
 	for (uint32_t k = 0; k < MAX_PROCS && p->state == PROC_NONE; k++)
 		p = &s->nodes[i].procs[k];
 	return p->state == PROC_NONE ? NULL : p;
@@ -604,11 +792,13 @@ void sim_ranks_diverge(struct sim *s, uint32_t i)
 	struct proc *p = some_proc(s, i);
 	if (!p || !proc_trains(p) || proc_held(s, p) || !(p->layout & 1) || p->n < 2)
 		return;
-	uint32_t needs = sim_layout_needs(p->nodes, p->n, p->layout, i);
-	if (!needs)
+	uint32_t item = 0;
+	while (item < ITEMS && !rank_has(s, i, p, item))
+		item++;
+	if (item == ITEMS)
 		return;
 	sim_say(s, "node %u: a value goes wrong", i);
-	p->val[__builtin_ctz(needs)] ^= sim_rnd(s) | 1;
+	p->val[item] ^= sim_rnd(s) | 1;
 	p->diverged = true;
 	sim_post(s, 100 + sim_below(s, 2000), EV_DOOM, (int)i);
 }
@@ -630,7 +820,7 @@ const char *sim_ranks_not_quiet(const struct sim *s)
 	for (uint32_t i = 0; i < SIM_NODES; i++) {
 		uint32_t here = 0, member = 0;
 		for (uint32_t k = 0; k < r->n && r->run == RUN_LIVE; k++)
-			member += r->nodes[k] == i;
+			member += r->nodes[k] == i ? ranks_on(s, i, r->gen, r->incarnation) : 0;
 		for (uint32_t k = 0; k < MAX_PROCS; k++) {
 			const struct proc *p = &s->nodes[i].procs[k];
 			if (p->state == PROC_NONE)

@@ -98,24 +98,50 @@ static void test_loss_at_every_step(void **state)
 				    SIM_VICTIM_LOSS_COUNT, true);
 }
 
-enum kind { STATE, LOSE, LIVE, RECOVER, SURVIVE, KEEP, KEEP_LIVE, BRIDGE, BRIDGE_LIVE, YIELD, YIELD_LIVE };
+enum kind {
+	STATE,
+	LOSE,
+	LIVE,
+	RECOVER,
+	SURVIVE,
+	SEVERAL,
+	SEVERAL_SURVIVE,
+	KEEP,
+	KEEP_LIVE,
+	BRIDGE,
+	BRIDGE_LIVE,
+	YIELD,
+	YIELD_LIVE
+};
+
+static const struct sim_opts kind_opts[] = {
+	[STATE] = { .faults = true },
+	[LOSE] = { .faults = true, .lose = true },
+	[LIVE] = { .faults = true, .live = true },
+	[RECOVER] = { .faults = true, .live = true, .lose = true },
+	[SURVIVE] = { .faults = true, .live = true, .lose = true, .survive = true },
+	[SEVERAL] = { .faults = true, .live = true, .several = true },
+	[SEVERAL_SURVIVE] = { .faults = true, .live = true, .lose = true, .survive = true, .several = true },
+	[KEEP] = { .faults = true, .keep = true },
+	[KEEP_LIVE] = { .faults = true, .live = true, .keep = true },
+	[BRIDGE] = { .faults = true, .lose = true, .bridge = true },
+	[BRIDGE_LIVE] = { .faults = true, .live = true, .lose = true, .bridge = true },
+	[YIELD] = { .faults = true, .lose = true, .bridge = true, .tight = true },
+	[YIELD_LIVE] = { .faults = true, .live = true, .lose = true, .bridge = true, .tight = true },
+};
 
 static void run_random(enum kind kind, uint64_t n)
 {
-	bool tight = kind == YIELD || kind == YIELD_LIVE, bridge = kind == BRIDGE || kind == BRIDGE_LIVE || tight;
-	bool live = kind == LIVE || kind == RECOVER || kind == SURVIVE || kind == KEEP_LIVE || kind == BRIDGE_LIVE ||
-		    kind == YIELD_LIVE;
+	const struct sim_opts *of = &kind_opts[kind];
+	bool tight = of->tight, bridge = of->bridge, live = of->live, survive = of->survive;
 	struct sim_result r, sum = { 0 };
 	const char *one = getenv("PTC_TEST_SEED");
 	uint64_t from = ptc_test_seed();
 	n = one ? 1 : n * scale();
 	for (uint64_t seed = from; seed < from + n; seed++) {
-		struct sim_opts o = { .seed = seed, .live = live, .faults = true, .trace = one != NULL };
-		o.lose = kind == LOSE || kind == RECOVER || kind == SURVIVE || bridge;
-		o.bridge = bridge;
-		o.tight = tight;
-		o.survive = kind == SURVIVE;
-		o.keep = kind == KEEP || kind == KEEP_LIVE;
+		struct sim_opts o = *of;
+		o.seed = seed;
+		o.trace = one != NULL;
 		sim_run(&o, &r);
 		if (!r.ok)
 			explain(o, &r);
@@ -142,7 +168,7 @@ static void run_random(enum kind kind, uint64_t n)
 	       "incarnations anew, %u captures that differed\n",
 	       (unsigned long long)n, (unsigned long long)from, (unsigned long long)sum.events, sum.commits, sum.aborts,
 	       sum.conflicts, sum.unknowns, sum.new_incarnations, sum.disagreed);
-	if (kind == LOSE || kind == RECOVER || kind == SURVIVE)
+	if (kind == LOSE || kind == RECOVER || survive)
 		printf("%u tables destroyed, %u first commits that left a node out, %u recoveries, %u from memory, %u "
 		       "ranks let on\n",
 		       sum.destroyed, sum.left_out, sum.recovered, sum.survived, sum.let_on);
@@ -165,10 +191,11 @@ static void run_random(enum kind kind, uint64_t n)
 	assert_true(!bridge || (sum.copies > n && sum.went_back > n / 20));
 	assert_true(!tight || (sum.yielded > n / (live ? 10 : 4) && sum.yields_told > n / (live ? 20 : 8)));
 	assert_true(!bridge || !live || (sum.due > n && sum.left_out_due > n));
-	assert_true(kind != SURVIVE || (sum.survived > n / 10 && sum.let_on > n / 400));
+	assert_true(!survive || (sum.survived > n / 10 && sum.let_on > n / 400));
 	assert_true(kind != LOSE || (sum.destroyed > n && sum.left_out > n / 4));
 	assert_true(kind != RECOVER || (sum.destroyed > n / 3 && sum.left_out > n / 10 && sum.recovered > n / 15));
-	assert_true(kind != LIVE || (sum.new_incarnations > n / 20 && sum.disagreed > n / 300));
+	assert_true((kind != LIVE && kind != SEVERAL) || sum.new_incarnations > n / 20);
+	assert_true(kind != LIVE || sum.disagreed > n / 300);
 }
 
 static void test_random(void **state)
@@ -194,6 +221,16 @@ static void test_recover_random(void **state)
 static void test_survive_random(void **state)
 {
 	run_random(SURVIVE, 1000);
+}
+
+static void test_several_random(void **state)
+{
+	run_random(SEVERAL, 1000);
+}
+
+static void test_several_survive_random(void **state)
+{
+	run_random(SEVERAL_SURVIVE, 1000);
 }
 
 static void test_keep_random(void **state)
@@ -308,6 +345,8 @@ static const char *const bug_names[SIM_BUG_COUNT] = {
 	[SIM_BUG_LEAVE_MORE] = "leave more",
 	[SIM_BUG_LEAVE_STAYS] = "leave stays",
 	[SIM_BUG_LEAVE_DOWN] = "leave down",
+	[SIM_BUG_FIRST_RANK] = "first rank",
+	[SIM_BUG_HELD_PART] = "held part",
 	[SIM_BUG_ASKS_ALL] = "asks all",
 	[SIM_BUG_DUE_FREE] = "due free",
 	[SIM_BUG_NO_AGREE] = "no agree",
@@ -342,12 +381,14 @@ static uint64_t bug_seed(int bug)
 static struct sim_opts bug_opts(int bug)
 {
 	struct sim_opts o = { .faults = true, .bug = (enum sim_bug)bug };
-	o.bridge = bug >= SIM_BUG_BRIDGE_EARLY;
+	o.several = bug >= SIM_BUG_FIRST_RANK;
+	o.bridge = bug >= SIM_BUG_BRIDGE_EARLY && !o.several;
 	o.tight = bug >= SIM_BUG_YIELD_UNTOLD && bug < SIM_BUG_DUE_FREE;
-	o.keep = bug >= SIM_BUG_OLDER_FORGOTTEN && !o.bridge;
-	o.lose = (bug >= SIM_BUG_NO_COVER && bug < SIM_BUG_NO_AGREE) || (bug >= SIM_BUG_NO_HALT && !o.keep);
+	o.keep = bug >= SIM_BUG_OLDER_FORGOTTEN && !o.bridge && !o.several;
+	o.lose = (bug >= SIM_BUG_NO_COVER && bug < SIM_BUG_NO_AGREE) ||
+		 (bug >= SIM_BUG_NO_HALT && !o.keep && bug != SIM_BUG_FIRST_RANK);
 	o.live = bug >= SIM_BUG_NO_AGREE && !o.keep && (!o.bridge || bug >= SIM_BUG_YIELD_ANY);
-	o.survive = bug >= SIM_BUG_HELD_RUNS && !o.keep && !o.bridge;
+	o.survive = bug >= SIM_BUG_HELD_RUNS && !o.keep && !o.bridge && bug != SIM_BUG_FIRST_RANK;
 	return o;
 }
 
@@ -388,6 +429,8 @@ int main(void)
 		cmocka_unit_test(test_live_random),
 		cmocka_unit_test(test_recover_random),
 		cmocka_unit_test(test_survive_random),
+		cmocka_unit_test(test_several_random),
+		cmocka_unit_test(test_several_survive_random),
 		cmocka_unit_test(test_keep_random),
 		cmocka_unit_test(test_keep_live_random),
 		cmocka_unit_test(test_bridge_random),
@@ -406,6 +449,8 @@ int main(void)
 		{ "lose", { cmocka_unit_test(test_lose_random) } },
 		{ "recover", { cmocka_unit_test(test_recover_random) } },
 		{ "survive", { cmocka_unit_test(test_survive_random) } },
+		{ "several", { cmocka_unit_test(test_several_random) } },
+		{ "several-survive", { cmocka_unit_test(test_several_survive_random) } },
 		{ "keep", { cmocka_unit_test(test_keep_random) } },
 		{ "keep-live", { cmocka_unit_test(test_keep_live_random) } },
 		{ "bridge", { cmocka_unit_test(test_bridge_random) } },
