@@ -18,8 +18,8 @@ random ones of its number and the step, with zeros of both signs and a NaN. What
 file beside its steps.
 With --together ranks end each step together, as with an all-reduce; a rank whose peer has gone fails, as with gloo, or hangs.
 With --survive a rank promises that its memory stays whole, and keeps it when it fails. A file `late-lINCARNATION` in the directory of logs
-has a step: from this one on, no rank but those of tp rank 0 learns that the others have ended it. With --survive 2 it asks whether it has to
-go on alone.
+has a step: from this one on, no rank but those of tp rank 0 learns that the others have ended it. If the word `crossed` follows, no rank
+learns it whose tp rank and dp rank have an odd sum. With --survive 2 a rank asks whether it has to go on alone.
 With --devices a rank needs its device for itself, as one that fills its memory does, and fails where another process has it.
 With --own ranks tell of their own work; where there is a file `slow-RANK` or `slow-on-NODE` in the directory of logs, it takes that rank,
 or those of that node, N times as long.
@@ -275,7 +275,8 @@ class Together:
     """Each rank's file has its process and the number of steps that it has ended."""
     def __init__(self, args, client, gen):
         base = os.path.join(args.log.rstrip("/") + "-together", f"g{gen.generation}-l{gen.incarnation}-r")
-        self.late = os.path.join(args.log, f"late-l{gen.incarnation}") if args.survive and gen.tp_rank else None
+        self.late = os.path.join(args.log, f"late-l{gen.incarnation}") if args.survive else None
+        self.of_late = {"": gen.tp_rank > 0, "crossed": (gen.tp_rank + gen.dp_rank) % 2 > 0}
         self.alone = client.update_alone if args.survive == 2 else None
         self.fails, self.peers = args.together == "fail", [f"{base}{r}" for r in range(gen.world) if r != gen.rank]
         os.makedirs(os.path.dirname(base), exist_ok=True)
@@ -320,7 +321,8 @@ class Together:
     def is_late(self, step):
         try:
             with open(self.late or os.devnull, "r", encoding="ascii") as f:
-                return int(f.read() or step + 1) <= step
+                first, _, which = f.read().partition(" ")
+                return self.of_late[which] and int(first or step + 1) <= step
         except FileNotFoundError:
             return False
 

@@ -2,12 +2,12 @@
 /* Finds out whether the ranks that have survived the loss of a node have all of the state at one step.
  *
  * Happy path: each node of the generation that is up holds its ranks, and says at which step each can be taken; the
- * greatest step is chosen whose ranks have every tensor. Failure modes: a rank does not promise that its memory stays
- * whole, or is in an update (it is not counted; nor are ranks of a node whose version cannot hold them); a node does
- * not answer (it is suspected, and not counted); at no step do the ranks have everything, or only at the snapshot's or
- * an earlier one (NONE, and why). If they had everything at the greatest step were those at the step before to come
- * there, too, these are let on first, once: the gradients of a step may have come to some ranks only. The choice is a
- * task with copies of all it needs; the rest is on the loop. */
+ * greatest step is chosen at which some nodes have all that is theirs, and together every tensor. Failure modes: a rank
+ * does not promise that its memory stays whole, or is in an update (it is not counted; nor are ranks of a node whose
+ * version cannot hold them); a node does not answer (it is suspected, and not counted); at no step do the ranks have
+ * everything, or only at the snapshot's or an earlier one (NONE, and why). If they had everything at the greatest step
+ * were those at the step before to come there, too, these are let on first, once: the gradients of a step may have come
+ * to some ranks only. The choice is a task with copies of all it needs; the rest is on the loop. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -61,7 +61,8 @@ struct choice {
 	struct ptc_meta_doc meta;
 	char layout_hash[PTC_HASH_HEX];
 	struct ptc_held_rank *ranks; /* by rank */
-	uint32_t world;
+	uint32_t *rank_node;         /* of them, the index of the node */
+	uint32_t world, nnodes;
 	uint64_t above; /* no gain in this step, or one before */
 	bool any_above; /* there is no snapshot: every step is one */
 	bool let_on;    /* ranks were let on before */
@@ -73,6 +74,7 @@ struct choice {
 static void choice_free(struct choice *c)
 {
 	ptc_free(c->ranks);
+	ptc_free(c->rank_node);
 	ptc_free(c);
 }
 
@@ -92,26 +94,62 @@ static bool step_below(const struct choice *c, uint64_t below, uint64_t *ret)
 	return any;
 }
 
-/* Each rank for itself: whether those at that step have every tensor. with_before: also those at the step before that
- * can come there. */
+/* Whether those of the node's ranks that are usable have all that its ranks have together: a node captures its whole
+ * table, or nothing. ranks: room for all. */
+static int node_is_whole(const struct choice *c, const struct ptc_layout *layout, uint32_t node, const bool *usable,
+			 uint32_t *ranks, bool *ret, struct ptc_error *err)
+{
+	struct ptc_needs all = { 0 }, has = { 0 };
+	uint32_t items = (uint32_t)ptc_spec_items(ptc_layout_spec(layout));
+	size_t n = 0, nall = 0;
+	int rc;
+
+	for (uint32_t r = 0; r < c->world; r++)
+		if (c->rank_node[r] == node && usable[r])
+			ranks[n++] = r;
+	for (uint32_t r = 0; r < c->world; r++)
+		nall += c->rank_node[r] == node;
+	*ret = n > 0;
+	if (n == 0 || n == nall)
+		return 0;
+	rc = ptc_layout_ranks_needs(layout, ranks, n, 0, items, SIZE_MAX, &has, err);
+	nall = 0;
+	for (uint32_t r = 0; r < c->world; r++)
+		if (c->rank_node[r] == node)
+			ranks[nall++] = r;
+	if (!rc)
+		rc = ptc_layout_ranks_needs(layout, ranks, nall, 0, items, SIZE_MAX, &all, err);
+	*ret = has.bytes == all.bytes; /* has is a part of all */
+	ptc_needs_done(&has);
+	ptc_needs_done(&all);
+	return rc;
+}
+
+/* Whether nodes whose ranks are at that step have every tensor. with_before: also those whose ranks are at the step
+ * before, and can come there. */
 static int covered(struct choice *c, const struct ptc_layout *layout, uint64_t step, bool with_before,
 		   struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_device *places = ptc_calloc(c->world, sizeof *places);
+	ptc_auto_free uint32_t *ranks = ptc_calloc(c->world, sizeof *ranks);
 	ptc_auto_free bool *usable = ptc_calloc(c->world, sizeof *usable);
-	struct ptc_allocation each = { .world = c->world, .ranks = places };
+	ptc_auto_free bool *whole = ptc_calloc(c->nnodes, sizeof *whole);
+	struct ptc_allocation at = { .world = c->world, .ranks = places };
 	struct ptc_lost *lost = NULL;
 	size_t n = 0;
-	int rc;
+	int rc = 0;
 
-	if (!places || !usable)
+	if (!places || !ranks || !usable || !whole)
 		return ptc_nomem(err);
 	for (uint32_t r = 0; r < c->world; r++) {
-		places[r] = (struct ptc_device){ .node = r };
+		places[r] = (struct ptc_device){ .node = c->rank_node[r] };
 		usable[r] = c->ranks[r].held && (c->ranks[r].step == step ||
 						 (with_before && !c->ranks[r].stays && c->ranks[r].step + 1 == step));
 	}
-	rc = ptc_layout_lost(layout, &each, c->world, usable, &lost, &n, err);
+	for (uint32_t i = 0; !rc && i < c->nnodes; i++)
+		rc = node_is_whole(c, layout, i, usable, ranks, &whole[i], err);
+	if (!rc)
+		rc = ptc_layout_lost(layout, &at, c->nnodes, whole, &lost, &n, err);
 	ptc_free(lost);
 	return rc ? rc : n ? PTC_ELOST : 0;
 }
@@ -196,13 +234,16 @@ static void round_ends(struct ptc_controller *ctl)
 			      .all = ctl->all,
 			      .meta = ctl->meta,
 			      .world = g->world,
+			      .nnodes = (uint32_t)g->nnodes,
 			      .above = ctl->record.step,
 			      .any_above = !ctl->record.snapshot,
 			      .let_on = h->to != 0 };
 	memcpy(c->layout_hash, g->layout_hash, sizeof c->layout_hash);
 	c->ranks = ptc_reallocarray(NULL, g->world, sizeof *c->ranks);
-	ptc_require(c->ranks);
+	c->rank_node = ptc_reallocarray(NULL, g->world, sizeof *c->rank_node);
+	ptc_require(c->ranks && c->rank_node);
 	memcpy(c->ranks, h->ranks, g->world * sizeof *c->ranks);
+	memcpy(c->rank_node, g->rank_node, g->world * sizeof *c->rank_node);
 	snprintf(lane, sizeof lane, "h-%s", ctl->uuid);
 	h->state = PTC_HOLD_CHOOSES;
 	ptc_require(ptc_cluster_steps(ctl->all->cluster, lane, steps, chosen, c) == 0);
