@@ -32,6 +32,7 @@
 #include "daemon/samples/peer_samples.h"
 #include "daemon/scrub/scrub.h"
 #include "daemon/store/store.h"
+#include "daemon/workers/group/hold/group_hold.h"
 #include "daemon/workers/workers.h"
 #include "proto/direct_read.h"
 
@@ -147,6 +148,8 @@ static void on_tick(uv_timer_t *timer)
 	look_at_devices(p);
 	ptc_cluster_tick(p->d.cluster);
 	ptc_cut_off_tick(p->cut_off);
+	if (p->d.workers)
+		ptc_workers_undecided(p->d.workers, !ptc_cluster_lease(p->d.cluster));
 	ptc_controllers_tick(&p->d.controllers);
 	ptc_kept_tick(p->d.docs.kept);
 	ptc_pins_expire(p->d.pins);

@@ -971,6 +971,24 @@ class Recover(harness.Case):
                     self.assertRegex(self.events(c, job, "not_survived")[0]["text"], "at no step beyond the snapshot's do the ranks")
                 self.check_end(c, job)
 
+    def test_memory_waits_for_etcd(self):
+        """A machine is lost while etcd is unreachable: nobody can decide about the other ranks, so their memory stays until somebody
+        can, and no step is lost. A daemon alone would have let them go after 20 s."""
+        with self.cluster(nodes=3, devices=2, transport="insecure", coordinator="etcd-cluster", **FAST) as c:
+            job = self.job(c, "fail", survive=1, every=1000000, elastic={"min_gpus": 2, "max_gpus": 6})
+            job.run("tp=2,dp=3")
+            before = self.trains(c, job)
+            for member in c.members:
+                member.signal(signal.SIGKILL)
+                member.wait_gone(30 * PATIENCE)
+            c.power_off("n2")
+            for name in ("n0", "n1"):
+                wait_for(lambda: re.search("so its ranks stay held, by now for [2-9][0-9] s", c.nodes[name].log_tail(1000)), 90 * PATIENCE,
+                         f"ranks that stay held on {name}", 0.2)
+            c.start_members()
+            self.check_survived(c, job, before, "n2")
+            self.check_end(c, job)
+
     def test_nodes_a_step_apart_in_themselves(self):
         """At the later step the ranks that are left have every tensor, but no node has all of its table: none could be captured. So those
         that are behind are let on first."""

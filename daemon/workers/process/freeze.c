@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *held_path(const struct ptc_process *p, char path[sizeof p->dir + 8])
@@ -77,6 +78,13 @@ void ptc_process_thaw(const struct ptc_process *p)
 		(void)ptc_cgroup_freeze(p->cgroup, false);
 	(void)ptc_process_signal(p, SIGCONT, NULL); /* of one that was stopped otherwise, too */
 	(void)ptc_sys_unlink(held_path(p, path), "process.held", NULL);
+}
+
+void ptc_process_stays_frozen(const struct ptc_process *p)
+{
+	char path[sizeof p->dir + 8];
+
+	(void)utimensat(AT_FDCWD, held_path(p, path), NULL, AT_SYMLINK_NOFOLLOW);
 }
 
 void ptc_process_thaw_left(const struct ptc_process *p)

@@ -13,5 +13,7 @@ int ptc_process_freeze(const struct ptc_process *p, struct ptc_error *err);
 /* Whether no thread of pid, which is p's program or one that it has started, runs any more. */
 bool ptc_process_frozen(const struct ptc_process *p, pid_t pid);
 void ptc_process_thaw(const struct ptc_process *p);
+/* The process's helper counts anew for how long it has been frozen. */
+void ptc_process_stays_frozen(const struct ptc_process *p);
 /* Thaws it if an earlier ptcd has frozen it. */
 void ptc_process_thaw_left(const struct ptc_process *p);

@@ -19,6 +19,7 @@
 #define WORKERS_KILLED_MS     5000         /* how long a start waits for a process that was killed */
 #define WORKERS_HELD_MAX_MS   240000       /* how long ranks are held at most; libptc and ptc-exec wait longer */
 #define WORKERS_LEAVES_MS     20000        /* how long a rank that gives up is held by its node alone */
+#define WORKERS_DECIDES_MS    60000        /* ... after etcd was unreachable, from when it answers again */
 #define WORKERS_UPDATE_MS     2000 /* how long a rank in an update may take to its next boundary, beside steps */
 #define WORKERS_SAMPLE_MS     200
 #define WORKERS_STEPS         15   /* last steps of a rank, of which the median is taken */

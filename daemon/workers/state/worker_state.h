@@ -145,6 +145,7 @@ struct group {
 	struct slot *slots;
 	bool started, built, ending, dropping, removed, spawning;
 	int64_t held_from_ns, held_until_ns, goes_on_ns; /* group_hold.c; 0: it is not held; no rank was let on */
+	int64_t held_most_ns;                            /* however long somebody copies them */
 	bool wants_hold;                                 /* a rank of it leaves */
 	bool holding;                                    /* some of its ranks are not frozen yet */
 	unsigned viewed;                                 /* views of it (rank_slots.c) */
@@ -175,7 +176,8 @@ struct ptc_workers {
 	char cgroup[256];
 	pthread_t loop, reporter;
 	bool loop_runs, reporter_runs, silent, quit;
-	int wake; /* eventfd */
+	bool undecided; /* etcd is unreachable */
+	int wake;       /* eventfd */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct job *jobs;

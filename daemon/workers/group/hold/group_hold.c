@@ -138,10 +138,11 @@ static void hold_locked(struct ptc_workers *w, struct group *g, int64_t ms, uint
 
 	if (g->ending || g->removed)
 		return;
-	if (!g->held_from_ns)
+	if (!g->held_from_ns) {
 		g->held_from_ns = now;
-	g->held_until_ns =
-		PTC_MIN(PTC_MAX(g->held_until_ns, now + ms * MS), g->held_from_ns + WORKERS_HELD_MAX_MS * MS);
+		g->held_most_ns = now + WORKERS_HELD_MAX_MS * MS;
+	}
+	g->held_until_ns = PTC_MIN(PTC_MAX(g->held_until_ns, now + ms * MS), g->held_most_ns);
 	for (size_t i = 0; i < g->desc.nranks; i++)
 		if (can_hold(g->slots[i].worker))
 			atomic_exchange(&g->slots[i].worker->page->hold, 1);
@@ -192,6 +193,28 @@ void ptc_group_end_held_locked(struct ptc_workers *w, struct group *g)
 	release_locked(w, g, true);
 }
 
+void ptc_workers_undecided(struct ptc_workers *w, bool undecided)
+{
+	pthread_mutex_lock(&w->lock);
+	w->undecided = undecided;
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* Nobody can decide about the ranks. Those that have failed could do nothing but end, and nobody else can get their
+ * devices. */
+static void stay_held(struct group *g, int64_t now)
+{
+	if (g->held_until_ns > now + WORKERS_DECIDES_MS * MS / 2) /* as it is */
+		return;
+	ptc_info("workers", "job %s: etcd is unreachable, so its ranks stay held, by now for %.0f s", g->desc.job,
+		 (double)(now - g->held_from_ns) / 1e9);
+	g->held_until_ns = now + WORKERS_DECIDES_MS * MS;
+	g->held_most_ns = now + WORKERS_HELD_MAX_MS * MS;
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (g->slots[i].worker && g->slots[i].worker->hold.asked)
+			ptc_process_stays_frozen(&g->slots[i].worker->process);
+}
+
 bool ptc_workers_holds_locked(struct ptc_workers *w, int64_t now_ns)
 {
 	bool holding = false;
@@ -203,8 +226,9 @@ bool ptc_workers_holds_locked(struct ptc_workers *w, int64_t now_ns)
 			g->wants_hold = false;
 			if (!g->held_from_ns)
 				continue;
-			if (now_ns < g->held_until_ns ||
-			    (g->viewed && now_ns < g->held_from_ns + WORKERS_HELD_MAX_MS * MS)) {
+			if (w->undecided)
+				stay_held(g, now_ns);
+			if (now_ns < g->held_until_ns || (g->viewed && now_ns < g->held_most_ns)) {
 				g->holding = !look_all(g, now_ns);
 				holding |= g->holding;
 				continue;

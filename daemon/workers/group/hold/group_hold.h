@@ -17,8 +17,9 @@
  * if it lies in memory that ptcd has too (PTC_LOCAL_KEEPS).
  *
  * A hold ends with ptc_workers_let_go, with the end of the group, with ptcd, or when a new ptcd begins. It also ends
- * when its time is over, unless somebody has a view of it. Ranks then go on where they were. Ranks that are given up do
- * not: they are thawed, get SIGTERM, and begin no other update. If there is no ptcd any more, ptc-exec ends the hold.
+ * when its time is over, unless somebody has a view of it, or etcd is unreachable (ptc_workers_undecided). Ranks then
+ * go on where they were. Ranks that are given up do not: they are thawed, get SIGTERM, and begin no other update. If
+ * there is no ptcd any more, ptc-exec ends the hold.
  *
  * Failure modes: PTC_ENOTFOUND, PTC_ECANCELED. Of a rank that cannot be frozen, or is not whole in time, the view says
  * why. Threads: any. */
@@ -33,5 +34,8 @@ struct ptc_workers;
  * at its step. */
 int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int64_t ms, uint64_t to,
 		     const struct ptc_wait *wait, struct ptc_error *err);
+/* Whether etcd is unreachable, so that no controller can decide about any ranks. While it is, ranks that are held stay
+ * held, and those that give up are held as ever. Their time begins anew when etcd answers again. */
+void ptc_workers_undecided(struct ptc_workers *w, bool undecided);
 /* The ranks' memory is not needed: they go on, and a rank that was giving up leaves. */
 int ptc_workers_let_go(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err);
