@@ -3,8 +3,7 @@
  * send and etcd holds. One decoder reads both, so it checks both alike. The JSON has the same keys, but names no files:
  * tensors and rules are lists. A description is immutable once made; readable from any thread. It owns its memory.
  *
- * Failure modes: PTC_EINVAL with the file and line, PTC_ELAYOUT, PTC_ELIMIT, PTC_EVERSION, PTC_ENOMEM, and the codes of
- * errno for files. */
+ * Failure modes: PTC_EINVAL with file and line, PTC_ELAYOUT, PTC_ELIMIT, PTC_EVERSION, PTC_ENOMEM, errno of files. */
 #pragma once
 
 #include "base/limits.h"
@@ -56,6 +55,7 @@ struct ptc_job_run {
 enum ptc_job_on_failure { PTC_JOB_SHRINK, PTC_JOB_WAIT, PTC_JOB_STOP };
 enum ptc_job_on_hang { PTC_JOB_HANG_IGNORE, PTC_JOB_HANG_REPORT, PTC_JOB_HANG_RECOVER };
 enum ptc_job_on_straggler { PTC_JOB_STRAGGLER_IGNORE, PTC_JOB_STRAGGLER_REPORT, PTC_JOB_STRAGGLER_DRAIN };
+enum ptc_job_on_difference { PTC_JOB_DIFFERENCE_REPORT, PTC_JOB_DIFFERENCE_MAJORITY, PTC_JOB_DIFFERENCE_PRIMARY };
 struct ptc_job_elastic {
 	uint32_t min_gpus, max_gpus; /* 0: not given */
 	enum ptc_job_on_failure on_failure;
@@ -68,6 +68,7 @@ struct ptc_job_elastic {
 	uint32_t hang_steps;                          /* 0: PTC_JOB_HANG_STEPS */
 	/* Ranks whose own work takes longer than that of others (daemon/core/slow/slow.h). */
 	enum ptc_job_on_straggler on_straggler;
+	enum ptc_job_on_difference on_difference; /* which replica is right if some differ; report: none */
 	uint32_t straggler_percent, straggler_steps, straggler_drains; /* 0: PTC_JOB_STRAGGLER_..., PTC_SLOW_DRAINS */
 };
 #define PTC_JOB_HANG_AFTER_MS     (600 * UINT64_C(1000))
@@ -103,8 +104,7 @@ struct ptc_job_data {
 	uint32_t global_batch, micro_batch; /* used where the configuration gives none; 0: not given */
 	bool by_length;                     /* batches are divided by what samples cost, which the planner says */
 };
-/* The name of a mixture in a cursor's tag: a hash of its datasets, their weights and their orders. Returns 0 or
- * PTC_ENOMEM. */
+/* The name of a mixture in a cursor's tag: a hash of its datasets, weights and orders. Returns 0 or PTC_ENOMEM. */
 int ptc_job_data_mix(const struct ptc_job_data *data, char ret_hex[33]);
 /* Files of the job (docs/files.md): who else may read them, and texts that lie beside the state. */
 #define PTC_JOB_GROUP_MAX     255
@@ -112,8 +112,8 @@ int ptc_job_data_mix(const struct ptc_job_data *data, char ret_hex[33]);
 #define PTC_JOB_CARRIED_NAME  127
 #define PTC_JOB_CARRIED_BYTES (256u << 10) /* sum of all texts, because they are part of the description */
 struct ptc_job_carried {
-	char *name, *text; /* UTF-8 */
-};
+	char *name, *text;
+}; /* UTF-8 */
 struct ptc_job_files {
 	bool shared; /* members of the group below may read the files */
 	gid_t gid;

@@ -36,7 +36,8 @@ static const char *const modes[] = { "restart", "rebuild", "keep" }, *const buil
 			 *const failures[] = { "shrink", "wait", "stop" };
 static const char *const joins[] = { "ignore", "grow" }, *const standbys[] = { "none", "import" },
 			 *const truths[] = { "false", "true" }, *const hangs[] = { "ignore", "report", "recover" },
-			 *const stragglers[] = { "ignore", "report", "drain" };
+			 *const stragglers[] = { "ignore", "report", "drain" },
+			 *const differences[] = { "report", "majority", "primary" };
 
 #define ELASTIC(key, member, ...) PTC_DOC_FIELD(struct ptc_job_elastic, key, member, __VA_ARGS__)
 static const struct ptc_doc_row elastic_rows[] = {
@@ -52,6 +53,7 @@ static const struct ptc_doc_row elastic_rows[] = {
 		.max = PTC_JOB_HANG_AFTER_MAX_MS),
 	ELASTIC("hang_steps", hang_steps, COUNT, .min = 1, .max = PTC_JOB_HANG_STEPS_MAX),
 	ELASTIC("on_straggler", on_straggler, WORD, .max = PTC_JOB_STRAGGLER_DRAIN, .words = stragglers),
+	ELASTIC("on_difference", on_difference, WORD, .max = PTC_JOB_DIFFERENCE_PRIMARY, .words = differences),
 	ELASTIC("straggler_percent", straggler_percent, COUNT, .min = PTC_JOB_STRAGGLER_MIN,
 		.max = PTC_JOB_STRAGGLER_MAX),
 	ELASTIC("straggler_steps", straggler_steps, COUNT, .min = 1, .max = PTC_JOB_HANG_STEPS_MAX),

@@ -766,6 +766,12 @@ static void test_hang(void **state)
 		{ "elastic: {on_straggler: report}\n",
 		  ",\"elastic\":{\"on_straggler\":\"report\"}",
 		  { .on_straggler = PTC_JOB_STRAGGLER_REPORT } },
+		{ "elastic: {on_difference: primary}\n",
+		  ",\"elastic\":{\"on_difference\":\"primary\"}",
+		  { .on_difference = PTC_JOB_DIFFERENCE_PRIMARY } },
+		{ "elastic: {min_gpus: 2, on_difference: report}\n",
+		  ",\"elastic\":{\"min_gpus\":2}",
+		  { .min_gpus = 2 } },
 		{ "elastic: {straggler_drains: 1, on_straggler: drain, straggler_backoff: 20m}\n",
 		  ",\"elastic\":{\"on_straggler\":\"drain\",\"straggler_backoff\":\"1200000ms\",\"straggler_drains\":"
 		  "1}",
@@ -795,6 +801,7 @@ static void test_hang(void **state)
 			assert_int_equal(e->max_restarts, k[i].want.max_restarts);
 			assert_int_equal(e->min_gpus, k[i].want.min_gpus);
 			assert_int_equal(e->on_straggler, k[i].want.on_straggler);
+			assert_int_equal(e->on_difference, k[i].want.on_difference);
 			assert_int_equal(e->straggler_percent, k[i].want.straggler_percent);
 			assert_int_equal(e->straggler_steps, k[i].want.straggler_steps);
 			assert_true(e->straggler_backoff_ms == k[i].want.straggler_backoff_ms);
@@ -809,6 +816,7 @@ static void test_hang(void **state)
 static void test_straggler_refused(void **state)
 {
 	refuse(LIVE "elastic: {standby: build}\n", PTC_EINVAL, "job.yaml:6: unknown standby \"build\"");
+	refuse(LIVE "elastic: {on_difference: drain}\n", PTC_EINVAL, "job.yaml:6: unknown on_difference \"drain\"");
 	refuse(LIVE "elastic: {on_straggler: leave}\n", PTC_EINVAL, "job.yaml:6: unknown on_straggler \"leave\"");
 	refuse(LIVE "elastic: {on_straggler: report, straggler_drains: 3}\n", PTC_EINVAL,
 	       "job.yaml:6: straggler_drains says nothing without on_straggler: drain");
