@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Votes of replicas, against an oracle that tries each digest that there is and counts whom it leaves. */
+#include "daemon/agent/geometry/replica_votes.h"
+
+#include "base/check.h"
+#include "base/test_seed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define RANKS   7
+#define DIGESTS 3
+
+static uint64_t state;
+
+static uint32_t rnd(uint32_t below)
+{
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return (uint32_t)((state >> 11) % below);
+}
+
+/* The digest that counts, 1 to DIGESTS; 0: none does. */
+static uint64_t oracle(const struct ptc_replica_vote *v, size_t n, bool primary)
+{
+	for (uint32_t rank = 0; primary && rank < 2 * RANKS; rank++)
+		for (size_t i = 0; i < n; i++)
+			if (v[i].rank == rank)
+				return v[i].digest;
+	for (uint64_t d = 1; d <= DIGESTS; d++) {
+		size_t with = 0, without = 0;
+
+		for (size_t i = 0; i < n; i++) {
+			if (v[i].digest == d && !v[i].unknown)
+				with++;
+			else
+				without++;
+		}
+		if (with > without)
+			return d;
+	}
+	return 0;
+}
+
+static void test_random(void **arg)
+{
+	(void)arg;
+	state = ptc_test_seed() | 1;
+	for (int run = 0; run < 20000; run++) {
+		struct ptc_replica_vote v[RANKS];
+		size_t n = 1 + rnd(RANKS), nodd = 99, odd = 0;
+		bool primary = rnd(2), found;
+		uint32_t rank = rnd(3);
+		uint64_t right;
+
+		for (size_t i = 0; i < n; i++, rank += 1 + rnd(2))
+			v[i] = (struct ptc_replica_vote){ rank, i > 0 && rnd(4) == 0, 1 + rnd(DIGESTS), rnd(2) };
+		for (size_t i = n; i > 1; i--) { /* in any order */
+			size_t k = rnd((uint32_t)i);
+			struct ptc_replica_vote t = v[k];
+
+			v[k] = v[i - 1];
+			v[i - 1] = t;
+		}
+		right = oracle(v, n, primary);
+		found = ptc_replica_votes(v, n, primary, &nodd);
+		assert_int_equal(found, right != 0);
+		for (size_t i = 0; i < n; i++) {
+			bool differs = v[i].unknown ? v[i].digest == right : v[i].digest != right;
+
+			assert_int_equal(v[i].odd, found && differs);
+			odd += v[i].odd;
+		}
+		assert_int_equal(nodd, odd);
+	}
+}
+
+/* Two replicas have no majority; of three, one is odd; half is no majority. */
+static void test_rows(void **arg)
+{
+	static const struct {
+		const char *digests; /* by rank; in upper case: not known, but not this one */
+		bool primary, found;
+		const char *odd;
+	} k[] = {
+		{ "aa", false, true, ".." },      { "ab", false, false, ".." },     { "ab", true, true, ".x" },
+		{ "aab", false, true, "..x" },    { "baa", false, true, "x.." },    { "baa", true, true, ".xx" },
+		{ "aabb", false, false, "...." }, { "aA", false, false, ".." },     { "aA", true, true, ".x" },
+		{ "aaA", false, true, "..x" },    { "aAbb", false, false, "...." }, { "bBaaa", false, true, "x...." },
+	};
+
+	(void)arg;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(k); i++) {
+		struct ptc_replica_vote v[RANKS];
+		size_t n = strlen(k[i].digests), nodd;
+
+		for (size_t r = 0; r < n; r++)
+			v[r] = (struct ptc_replica_vote){ (uint32_t)r, k[i].digests[r] < 'a',
+							  (uint64_t)k[i].digests[r] | 32, false };
+		assert_int_equal(ptc_replica_votes(v, n, k[i].primary, &nodd), k[i].found);
+		for (size_t r = 0; r < n; r++)
+			assert_int_equal(v[r].odd, k[i].odd[r] == 'x');
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_random), cmocka_unit_test(test_rows) };
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
