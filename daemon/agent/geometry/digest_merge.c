@@ -57,8 +57,8 @@ struct window {
 	size_t entries_cap, chosen_cap, at_cap;
 };
 
-/* Called for each item with what nodes said of it, one entry for each distinct box, in order. */
-typedef int (*item_fn)(void *arg, uint32_t item, const struct entry *v, size_t n, bool *chosen, struct ptc_error *err);
+/* Called for each item with what nodes said of it, sorted by entry_compare. */
+typedef int (*item_fn)(void *arg, uint32_t item, struct entry *v, size_t n, bool *chosen, struct ptc_error *err);
 
 int ptc_digests_new(const struct ptc_geometry *g, struct ptc_digests **ret_digests, struct ptc_error *err)
 {
@@ -325,17 +325,14 @@ static int item_expected(const struct ptc_digests *d, uint32_t item, uint64_t di
 
 /* ---- all items ---- */
 
-static int window_items(struct window *w, const struct ptc_digests *d, item_fn fn, void *arg, struct ptc_error *err)
+static int window_items(struct window *w, item_fn fn, void *arg, struct ptc_error *err)
 {
 	int rc = 0;
 
 	for (uint32_t i = 0; !rc && i < w->end - w->first; i++) {
-		struct entry *v = w->v + w->at[i];
 		size_t n = w->at[i + 1] - w->at[i];
 
-		rc = replicas_agree(d, v, &n, err);
-		if (!rc)
-			rc = fn(arg, w->first + i, v, n, w->chosen, err);
+		rc = fn(arg, w->first + i, w->v + w->at[i], n, w->chosen, err);
 	}
 	return rc;
 }
@@ -366,7 +363,7 @@ static int each_item(struct ptc_digests *d, item_fn fn, void *arg, struct ptc_er
 		if (!rc)
 			rc = window_fill(&w, d, err);
 		if (!rc)
-			rc = window_items(&w, d, fn, arg, err);
+			rc = window_items(&w, fn, arg, err);
 	}
 	window_done(&w);
 	return rc ? rc : nothing_left(d, err);
@@ -380,11 +377,13 @@ struct merging {
 	size_t missing;
 };
 
-static int merge_item(void *arg, uint32_t item, const struct entry *v, size_t n, bool *chosen, struct ptc_error *err)
+static int merge_item(void *arg, uint32_t item, struct entry *v, size_t n, bool *chosen, struct ptc_error *err)
 {
 	struct merging *m = arg;
-	int rc = item_merge(m->d, item, v, n, chosen, &m->items[item], err);
+	int rc = replicas_agree(m->d, v, &n, err);
 
+	if (!rc)
+		rc = item_merge(m->d, item, v, n, chosen, &m->items[item], err);
 	return rc || !m->expected ? rc : item_expected(m->d, item, m->items[item], m->expected[item], err);
 }
 
@@ -402,11 +401,14 @@ int ptc_digests_merge(struct ptc_digests *d, const uint64_t *expected, uint64_t 
 	return rc;
 }
 
-static int compare_item(void *arg, uint32_t item, const struct entry *v, size_t n, bool *chosen, struct ptc_error *err)
+static int compare_item(void *arg, uint32_t item, struct entry *v, size_t n, bool *chosen, struct ptc_error *err)
 {
 	struct merging *m = arg;
 	uint64_t digest;
+	int rc = replicas_agree(m->d, v, &n, err);
 
+	if (rc)
+		return rc;
 	if (!item_merge(m->d, item, v, n, chosen, &digest, NULL))
 		return item_expected(m->d, item, digest, m->expected[item], err);
 	m->missing += m->asked[item / 8] >> item % 8 & 1;
@@ -420,5 +422,41 @@ int ptc_digests_compare(struct ptc_digests *d, const uint64_t *expected, const u
 	int rc = each_item(d, compare_item, &m, err);
 
 	*ret_missing = m.missing;
+	return rc;
+}
+
+struct grouping {
+	ptc_replicas_fn fn;
+	void *arg;
+	uint32_t *nodes;
+	uint64_t *digests;
+};
+
+static int group_item(void *arg, uint32_t item, struct entry *v, size_t n, bool *chosen, struct ptc_error *err)
+{
+	struct grouping *g = arg;
+	size_t k = 0;
+	int rc = 0;
+
+	(void)chosen;
+	for (size_t i = 0; !rc && i < n; i++) {
+		g->nodes[k] = v[i].node;
+		g->digests[k++] = v[i].digest;
+		if (i + 1 < n && ptc_box_equal(v[i].box, v[i + 1].box))
+			continue;
+		rc = g->fn(g->arg, item, v[i].box, g->nodes, g->digests, k, err);
+		k = 0;
+	}
+	return rc;
+}
+
+int ptc_digests_replicas(struct ptc_digests *d, ptc_replicas_fn fn, void *arg, struct ptc_error *err)
+{
+	struct grouping g = { fn, arg, ptc_reallocarray(NULL, d->g->nnodes, sizeof *g.nodes),
+			      ptc_reallocarray(NULL, d->g->nnodes, sizeof *g.digests) };
+	int rc = g.nodes && g.digests ? each_item(d, group_item, &g, err) : ptc_nomem(err);
+
+	ptc_free(g.nodes);
+	ptc_free(g.digests);
 	return rc;
 }

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which replica of some bytes is right, if the ranks that hold them do not all have the same: `on_difference` of a job
- * (docs/job.md). Pure.
+ * (docs/job.md). At the controller. Failure modes are stated with each function. No threads.
  *
  * A group is the ranks that hold one box of an item. A rank's vote is the digest of its bytes. The digest of some ranks
  * is not known: their node has said only that their bytes differ from those of the lowest rank there. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "daemon/agent/geometry/digest_merge.h"
 
 struct ptc_replica_vote {
 	uint32_t rank;
@@ -22,3 +20,18 @@ struct ptc_replica_vote {
  * there is one, and *ret_nodd ranks are odd. False: no rank is marked. A rank whose own digest is not known is odd if
  * its node's digest is the right one. Otherwise nobody can say, and it is not marked. */
 bool ptc_replica_votes(struct ptc_replica_vote *v, size_t n, bool primary, size_t *ret_nodd);
+
+/* A rank whose bytes of an item are not those of the lowest rank of its node that holds them, as its node has said. */
+struct ptc_differing {
+	uint32_t rank, item;
+};
+struct ptc_odd_rank {
+	uint32_t rank;
+	uint32_t item;        /* one in which it is odd */
+	uint32_t against, of; /* so many of these ranks have the right bytes of it; `of` counts the odd ones, too */
+};
+/* Finds the odd ranks, ascending, from what nodes have said: d, and the ranks that they list. ptc_free(*ret).
+ * PTC_EDIGEST, with the tensor: for some bytes no replica is right. PTC_ELIMIT: by a majority for each part, half of
+ * all ranks or more are odd. */
+int ptc_odd_ranks(struct ptc_digests *d, const struct ptc_geometry *g, const struct ptc_differing *listed,
+		  size_t nlisted, bool primary, struct ptc_odd_rank **ret, size_t *ret_n, struct ptc_error *err);
