@@ -555,6 +555,8 @@ static int take(struct ptc_capture *c, struct ptc_error *err)
 	if (!rc && c->parts) /* before the snapshot's: where that is sealed, parts are not made again */
 		rc = ptc_table_seal(c->parts, err);
 	if (rc == 0)
+		rc = ptc_captured_add_differing(c, err);
+	if (rc == 0)
 		rc = ptc_captured_write(c, err);
 	if (rc == 0)
 		rc = ptc_table_seal(c->table, err);
@@ -666,7 +668,7 @@ static int request_check(const struct ptc_capture *c, struct ptc_error *err)
 
 int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	struct ptc_capture c = { .agent = agent, .call = call };
+	struct ptc_capture c = { .agent = agent, .call = call, .differing = { .lock = PTHREAD_MUTEX_INITIALIZER } };
 	ProtobufCMessage *msg = NULL;
 	int rc = ptc_agent_request(call, &ptc__v1__capture_request__descriptor, &msg, err);
 

@@ -5,8 +5,8 @@
  * others are not compared. If a rule says that the greatest value counts, the greatest value of all ranks here is
  * taken.
  *
- * Failure modes: replicas differ (PTC_EDIGEST naming tensor and ranks); a rank dies meanwhile (the error of reading its
- * memory); memory. */
+ * Failure modes: replicas differ (PTC_EDIGEST naming tensor and ranks, unless they are to be listed); a rank dies
+ * meanwhile (the error of reading its memory); memory. */
 #include "daemon/agent/capture/internal.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"
@@ -57,6 +57,24 @@ static size_t first_source(const struct ptc_slot_sources *s, uint32_t item)
 	return PTC_SEARCH(struct ptc_slot_source, item, s->v, s->n, item);
 }
 
+static void list_differing(const struct fill *f)
+{
+	struct ptc_capture *c = f->c;
+	bool known = false;
+
+	pthread_mutex_lock(&c->differing.lock);
+	for (size_t i = 0; i < c->differing.n; i++)
+		known |= c->differing.v[i].rank == rank_of(f, f->source) && c->differing.v[i].item == f->box->item;
+	if (!known && c->differing.n < PTC_CAPTURE_DIFFERING) {
+		Ptc__V1__Differing *d = &c->differing.v[c->differing.n++];
+
+		ptc__v1__differing__init(d);
+		d->rank = rank_of(f, f->source);
+		d->item = f->box->item;
+	}
+	pthread_mutex_unlock(&c->differing.lock);
+}
+
 /* The source of the bytes of part: the first that has any of it. */
 static int differ(const struct fill *f, const struct ptc_box *part, struct ptc_error *err)
 {
@@ -64,6 +82,10 @@ static int differ(const struct fill *f, const struct ptc_box *part, struct ptc_e
 	char name[PTC_TENSOR_NAME_MAX + 1];
 	struct ptc_box common;
 
+	if (f->c->req->list_differing) {
+		list_differing(f);
+		return 0;
+	}
 	while (first < f->source && !ptc_box_intersect(&first->at.box, part, &common))
 		first++;
 	return ptc_error_set(

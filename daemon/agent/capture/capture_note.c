@@ -22,6 +22,31 @@ static void note_head(const struct ptc_capture *c, uint64_t head[4])
 	head[3] = c->key.snapshot;
 }
 
+int ptc_captured_add_differing(struct ptc_capture *c, struct ptc_error *err)
+{
+	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
+	Ptc__V1__Differing *list[PTC_CAPTURE_DIFFERING];
+	void *data = NULL, *both;
+	size_t len = 0;
+	int rc;
+
+	if (!c->differing.n)
+		return 0;
+	for (size_t i = 0; i < c->differing.n; i++)
+		list[i] = &c->differing.v[i];
+	reply.differing = list;
+	reply.n_differing = c->differing.n;
+	rc = ptc_pb_encode(&reply.base, &data, &len, err);
+	both = rc ? NULL : ptc_reallocarray(c->ranks, c->ranks_len + len, 1);
+	if (both) {
+		memcpy((uint8_t *)both + c->ranks_len, data, len);
+		c->ranks = both;
+		c->ranks_len += len;
+	}
+	ptc_free(data);
+	return rc || both ? rc : ptc_nomem(err);
+}
+
 int ptc_captured_write(const struct ptc_capture *c, struct ptc_error *err)
 {
 	uint8_t *note = ptc_malloc(NOTE_HEAD + c->ranks_len);

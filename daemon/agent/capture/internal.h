@@ -11,11 +11,14 @@
 #include "daemon/agent/memory/rank_group.h"
 #include "daemon/agent/transfer/max_reduce.h"
 
+#include <pthread.h>
+
 #define PTC_CAPTURE_MAX_BYTES (256u << 10) /* of a replica, read into scratch memory */
 #define PTC_CAPTURE_MAX_PARTS 1024
 /* Bytes that are filled at once, and then digested from the processor's cache. Each slice costs a message to the copier
  * and its answer. */
 #define PTC_CAPTURE_SLICE     (4 << 20)
+#define PTC_CAPTURE_DIFFERING 64 /* replicas that are listed as different, at most */
 
 struct ptc_capture_part {
 	size_t off, len;
@@ -68,8 +71,13 @@ struct ptc_capture {
 	bool broken; /* progress could not be sent */
 	_Atomic int64_t copied;
 	uint64_t *digests; /* of each need; complete once all extents are digested */
-	void *ranks;       /* rank states, encoded */
+	void *ranks;       /* rank states, encoded; then what differs */
 	size_t ranks_len;
+	struct {
+		pthread_mutex_t lock;
+		Ptc__V1__Differing v[PTC_CAPTURE_DIFFERING];
+		size_t n;
+	} differing; /* of a request that wants a list */
 };
 
 /* ---- capture_fill.c: tasks of a task pool, whose arg is the capture. Their order: extents whose bytes are all here,
@@ -88,6 +96,8 @@ int ptc_capture_mark(void *arg, unsigned thread, size_t i, struct ptc_error *err
 
 /* Encodes the rank states of the answer to c->ranks. */
 int ptc_captured_encode(struct ptc_capture *c, struct ptc_error *err);
+/* Adds what differs to c->ranks. */
+int ptc_captured_add_differing(struct ptc_capture *c, struct ptc_error *err);
 /* Writes a note, so that this request can be answered again. Call it before the seal. */
 int ptc_captured_write(const struct ptc_capture *c, struct ptc_error *err);
 /* Reads the rank states of an earlier answer to this very request to c->ranks. PTC_ENOTFOUND: there was no answer. */
