@@ -14,6 +14,7 @@
 #include "daemon/cluster/job_events.h"
 #include "daemon/controller/internal.h"
 #include "daemon/agent/geometry/rank_reports.h"
+#include "daemon/agent/geometry/replica_votes.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
@@ -55,6 +56,9 @@ struct agree {
 	size_t ncaptures;
 	uint64_t *items;
 	size_t nitems;
+	enum ptc_job_on_difference on_difference;
+	struct ptc_odd_rank *odd; /* if replicas differ, and it is known which ones are wrong */
+	size_t nodd;
 	char state_hash[PTC_HASH_HEX];
 	char *to_config;                    /* where the switch goes; NULL: it is a snapshot */
 	struct ptc_rank_states rank_states; /* of the ranks there */
@@ -70,6 +74,7 @@ static void agree_release(struct ptc_ctl_task *t)
 	for (size_t i = 0; i < a->ncaptures; i++)
 		ptc_pb_free(&a->captures[i]->base);
 	ptc_free(a->captures);
+	ptc_free(a->odd);
 	ptc_merge_done(&a->merge);
 	ptc_view_done(&a->view);
 	ptc_free(a->items);
@@ -244,6 +249,75 @@ static int write_state(struct agree *a, struct ptc_etcd *e)
 	return rc;
 }
 
+/* The replicas that nodes have listed as different; a list of a rank or item that there is not is no list. */
+static int listed(const struct agree *a, const struct ptc_geometry *g, struct ptc_differing **ret, size_t *ret_n,
+		  struct ptc_error *err)
+{
+	size_t most = 1, n = 0;
+
+	for (size_t i = 0; i < a->ncaptures; i++)
+		most += a->captures[i]->n_differing;
+	*ret = ptc_calloc(most, sizeof **ret);
+	if (!*ret)
+		return ptc_nomem(err);
+	for (size_t i = 0; i < a->ncaptures; i++)
+		for (size_t k = 0; k < a->captures[i]->n_differing; k++) {
+			const Ptc__V1__Differing *d = a->captures[i]->differing[k];
+
+			if (d->rank < g->allocation.world && d->item < ptc_spec_items(g->spec))
+				(*ret)[n++] = (struct ptc_differing){ d->rank, d->item };
+		}
+	*ret_n = n;
+	return 0;
+}
+
+/* Replicas differ: the error names the first odd rank, or says why it is not known. */
+static int find_odd(struct agree *a, const struct ptc_geometry *g, const struct ptc_differing *v, size_t n)
+{
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2], more[48] = "";
+	const struct ptc_odd_rank *o;
+	struct ptc_digests *d = NULL;
+	int rc = ptc_merge_collect(&a->merge, g, &d, &a->task.err);
+
+	if (rc == 0)
+		rc = ptc_odd_ranks(d, g, v, n, a->on_difference == PTC_JOB_DIFFERENCE_PRIMARY, &a->odd, &a->nodd,
+				   &a->task.err);
+	ptc_digests_free(d);
+	if (rc || !a->nodd)
+		return rc;
+	o = &a->odd[0];
+	if (a->nodd > 1)
+		snprintf(more, sizeof more, " (and %zu more ranks)", a->nodd - 1);
+	return ptc_error_set(&a->task.err, PTC_EDIGEST,
+			     "rank %u on node %s, device %u%s: its replica of \"%.300s\" is not that of %u of the %u "
+			     "ranks that have one",
+			     o->rank, g->nodes[g->allocation.ranks[o->rank].node], g->allocation.ranks[o->rank].index,
+			     more, ptc_geometry_item_name(g, o->item, name, sizeof name), o->against, o->of);
+}
+
+static int merge_differing(struct agree *a, const struct ptc_geometry *g)
+{
+	struct ptc_differing *v = NULL;
+	size_t n = 0;
+	int rc = ptc_merge_digests(&a->merge, g, NULL, 0, &a->items, &a->nitems, &a->task.err), rc_listed;
+
+	if (!a->on_difference || (rc && rc != PTC_EDIGEST))
+		return rc;
+	rc_listed = listed(a, g, &v, &n, &a->task.err);
+	if (rc_listed == 0 && (n || rc))
+		rc = find_odd(a, g, v, n);
+	ptc_free(v);
+	return rc_listed ? rc_listed : rc;
+}
+
+static void agree_failed(struct ptc_ctl_task *t)
+{
+	struct agree *a = (struct agree *)t;
+
+	if (a->nodd)
+		ptc_odd_devices_found(t->ctl, a->odd, a->nodd, t->err.text);
+}
+
 static void agree_merge(void *arg, struct ptc_etcd *e)
 {
 	struct ptc_geometry g;
@@ -254,7 +328,7 @@ static void agree_merge(void *arg, struct ptc_etcd *e)
 	if (a->task.status)
 		return;
 	a->merge.some = a->held;
-	a->task.status = ptc_merge_digests(&a->merge, &g, NULL, 0, &a->items, &a->nitems, &a->task.err);
+	a->task.status = merge_differing(a, &g);
 	ptc_geometry_done(&g);
 }
 
@@ -303,9 +377,12 @@ void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq)
 
 	a->task.answer = PTC_EV_AGREED;
 	a->task.adopt = agree_adopt;
+	a->task.failed = agree_failed;
 	a->task.release = agree_release;
 	a->fence = ctl->fence;
 	a->held = ctl->intent.held;
+	if (!a->held && ctl->recovery.has_elastic)
+		a->on_difference = ctl->recovery.elastic.on_difference;
 	a->step = ctl->capture_step;
 	a->old_step = ctl->view.manifest.step;
 	ptc_require(ptc_ledger_copy(&ctl->view.manifest.ledger, &a->ledger) == 0);

@@ -421,6 +421,7 @@ static int encode_capture(struct ptc_controller *ctl, const struct ptc_job_updat
 	req.release = ctl->intent.kind == PTC_SWITCH_SNAPSHOT && ctl->intent.run_to;
 	req.held = ctl->intent.held;
 	req.leave_out = ptc_copy_keeper_will_leave_out(ctl);
+	req.list_differing = !req.held && ctl->recovery.has_elastic && ctl->recovery.elastic.on_difference;
 	return ptc_pb_encode(&req.base, data, len, err);
 }
 

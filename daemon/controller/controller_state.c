@@ -100,6 +100,7 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_free(ctl->known);
 	ptc_free(ctl->loss);
 	ptc_free(ctl->recovery.stragglers);
+	ptc_odd_devices_free(ctl->devices.odd);
 	ptc_free(ctl->recovery.growth.offers);
 	ptc_free(ctl->recovery.growth.quarantined);
 	ptc_free(ctl->recovery.growth.seen);
@@ -127,6 +128,8 @@ static void task_done(void *arg)
 	if (!ctl->gone) {
 		if (t->status == 0)
 			t->adopt(t);
+		else if (t->failed)
+			t->failed(t);
 		ptc_agent_memory_short(ctl->all->agent, t->status, &t->err);
 		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = t->answer,
 								  .seq = t->seq,

@@ -36,6 +36,7 @@ struct ptc_ctl_task {
 	struct ptc_error err;
 	enum ptc_job_event_kind answer;
 	void (*adopt)(struct ptc_ctl_task *t);   /* on the loop, after success: gives the results to the controller */
+	void (*failed)(struct ptc_ctl_task *t);  /* on the loop, after a failure; NULL: nothing is to be done */
 	void (*release)(struct ptc_ctl_task *t); /* on the loop: frees everything but the task itself */
 };
 /* Makes a task of that size, all zero. Never NULL: without the step the job would stop for good, so the daemon ends,
@@ -161,6 +162,7 @@ int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e,
 			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err);
 
 /* Compares the digests of nodes, by their answers to Pull or Capture. Takes the answers. */
+struct ptc_digests;
 struct ptc_merge {
 	struct answer {
 		char node[PTC_NAME_MAX + 1];
@@ -173,6 +175,9 @@ struct ptc_merge {
 };
 void ptc_merge_take(struct ptc_merge *m, struct ptc_controller *ctl);
 void ptc_merge_done(struct ptc_merge *m);
+/* What nodes have answered, for ptc_digests_free. */
+int ptc_merge_collect(const struct ptc_merge *m, const struct ptc_geometry *g, struct ptc_digests **ret,
+		      struct ptc_error *err);
 /* ret_items: a digest for each item of g's spec; ptc_free it. */
 int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, const uint64_t *expected,
 		      size_t nexpected, uint64_t **ret_items, size_t *ret_nitems, struct ptc_error *err);

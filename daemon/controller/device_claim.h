@@ -8,6 +8,8 @@
 #include "daemon/cluster/cluster.h"
 #include "daemon/core/switch_terms.h"
 
+struct ptc_odd_rank;
+
 #define PTC_DEVICE_TRIES 32 /* of a write: other jobs wrote the document at the same moment */
 
 /* Bytes that a switch has restored to devices, by where they came from. */
@@ -27,6 +29,7 @@ struct ptc_device_looks {
 	bool busy, right;
 	int64_t looked_ns, revision;
 	uint64_t writes;
+	struct ptc_odd_devices *odd; /* below */
 };
 
 /* device_claim.c: the devices of the ranks that a switch is to start. All of zeros: it starts none. */
@@ -58,6 +61,20 @@ const char *ptc_device_owner(const struct ptc_meta_doc *job, uint64_t uid, char 
 
 /* device_keeper.c: every 200 ms; gives back the devices that the job's ranks have no more. Loop thread. */
 void ptc_device_keeper_tick(struct ptc_controller *ctl);
+
+/* odd_devices.c: devices whose ranks had wrong replicas (`on_difference`). Loop thread. */
+struct ptc_odd_devices; /* of one controller; NULL: there are none */
+/* A capture has found odd ranks; why says it in a line. */
+void ptc_odd_devices_found(struct ptc_controller *ctl, const struct ptc_odd_rank *ranks, size_t n, const char *why);
+/* Each 200 ms, of a job that trains and all of whose nodes are up. True: it is taking ranks off such devices, and
+ * nothing else is to be begun. */
+bool ptc_odd_devices_tick(struct ptc_controller *ctl);
+struct ptc_odd_devices *ptc_odd_devices_free(struct ptc_odd_devices *o);
+
+/* device_left.c: which devices the job has left (left), or may have again. Blocks. *ret_ok false: the job's lock is
+ * another's. */
+int ptc_devices_left_write(struct ptc_etcd *e, const char *uuid, int64_t fence, const struct ptc_slow_device *v,
+			   size_t n, bool left, bool *ret_ok);
 
 /* device_document.c. All of it blocks. */
 /* Reads the document, without the devices of deleted jobs. *ret_revision: the mod_revision to compare when it is

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A live job goes on after the loss of a node, or after a failure of its program, with no operator: ranks that are left
  * are ended (HALT, whose record says why), and the job is started again from the record's snapshot (RESIZE of a job
- * whose ranks do not run, which leaves lost nodes out). What the job wants is "elastic" of its description.
- * A controller has one of these; all of it belongs to the loop. What has to outlive a controller is in the record. */
+ * whose ranks do not run, which leaves lost nodes out). What the job wants is "elastic" of its description. A
+ * controller has one of these; all of it belongs to the loop. What has to outlive a controller is in the record. */
 #pragma once
 
 #include "daemon/controller/switch_plan.h" /* and the records */
@@ -128,6 +128,9 @@ void ptc_recovery_tick(struct ptc_controller *ctl); /* recovery.c: each 200 ms. 
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
 /* That HALT has begun: events say why. failed: the rank that was judged; NULL: none was. */
 void ptc_recovery_begun(struct ptc_controller *ctl, const struct ptc_worker_view *failed);
+/* Ends the ranks of a job that trains, to start it again where it may have devices; why: for the event. False: not now
+ */
+bool ptc_recovery_leave(struct ptc_controller *ctl, const char *why);
 /* Whether no due snapshot may begin: the job trains, and a node that the snapshot would wait for is down. */
 bool ptc_recovery_holds(const struct ptc_controller *ctl);
 /* Change a record: the first for a HALT or a snapshot of held ranks, the second for a switch that starts ranks. */

@@ -17,6 +17,7 @@
 static const struct ptc_member rows[] = {
 	PTC_ROW(struct ptc_slow_device, "since_ms", since_ms, I64),
 	PTC_ROW(struct ptc_slow_device, "until_ms", until_ms, I64),
+	PTC_ROW(struct ptc_slow_device, "differs", differs, BOOL, PTC_IF(struct ptc_slow_device, differs)),
 };
 static const struct ptc_members members = PTC_MEMBERS(rows, struct ptc_slow_device);
 

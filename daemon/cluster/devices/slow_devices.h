@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices that one job has left because its ranks were slow there, until a stated time (`on_straggler: drain`): the
- * keys /ptc/jobs/UUID/slow/NODE/INDEX. The job's controller writes and removes them; so does an operator (`device bad
+/* Devices that one job has left because its ranks were slow there, until a stated time (`on_straggler: drain`), or
+ * because the replicas of its ranks there were wrong (`on_difference`), until an operator gives them back: the keys
+ * /ptc/jobs/UUID/slow/NODE/INDEX. The job's controller writes and removes them; so does an operator (`device bad
  * --undo`). Times are of the wall clock, because daemons on several machines read them.
  *
  * Plain data of the caller; all zeros: there are none. No thread. Failure modes: PTC_ENOMEM, PTC_ELIMIT; a key or
@@ -22,8 +23,10 @@ struct ptc_slow_device {
 	char node[PTC_NAME_MAX + 1];
 	uint32_t device;
 	int64_t since_ms, until_ms; /* Unix time; since_ms is equal for those that were left together */
+	bool differs;               /* replicas were wrong there: no time and no want of devices gives it back */
 	bool seen;                  /* in the listing under way */
 };
+#define PTC_SLOW_FOR_GOOD_MS (INT64_C(100) * 366 * 86400000) /* until_ms - since_ms of such a device */
 struct ptc_slow_devices {
 	struct ptc_slow_device *v; /* in no order */
 	size_t n;

@@ -66,16 +66,11 @@ void ptc_merge_take(struct ptc_merge *m, struct ptc_controller *ctl)
 	}
 }
 
-int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, const uint64_t *expected,
-		      size_t nexpected, uint64_t **ret_items, size_t *ret_nitems, struct ptc_error *err)
+int ptc_merge_collect(const struct ptc_merge *m, const struct ptc_geometry *g, struct ptc_digests **ret,
+		      struct ptc_error *err)
 {
-	size_t nitems = ptc_spec_items(g->spec);
-	uint64_t *items = ptc_calloc(nitems, sizeof *items);
-	struct ptc_digests *d = NULL;
-	int rc = items ? ptc_digests_new(g, &d, err) : ptc_nomem(err);
+	int rc = ptc_digests_new(g, ret, err);
 
-	if (rc == 0 && ptc_fault("digests.merge"))
-		rc = ptc_error_set(err, PTC_EIO, "fault point digests.merge");
 	for (size_t n = 0; rc == 0 && n < g->nnodes; n++) {
 		bool answered = false;
 
@@ -84,12 +79,27 @@ int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, c
 
 			if (strcmp(g->nodes[n], a->node) != 0)
 				continue;
-			rc = ptc_digests_add(d, (uint32_t)n, a->need_index, a->digests, a->n, err);
+			rc = ptc_digests_add(*ret, (uint32_t)n, a->need_index, a->digests, a->n, err);
 			answered = true;
 		}
 		if (m->some && !answered && rc == 0)
-			ptc_digests_leave_out(d, (uint32_t)n);
+			ptc_digests_leave_out(*ret, (uint32_t)n);
 	}
+	if (rc)
+		*ret = ptc_digests_free(*ret);
+	return rc;
+}
+
+int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, const uint64_t *expected,
+		      size_t nexpected, uint64_t **ret_items, size_t *ret_nitems, struct ptc_error *err)
+{
+	size_t nitems = ptc_spec_items(g->spec);
+	uint64_t *items = ptc_calloc(nitems, sizeof *items);
+	struct ptc_digests *d = NULL;
+	int rc = items ? ptc_merge_collect(m, g, &d, err) : ptc_nomem(err);
+
+	if (rc == 0 && ptc_fault("digests.merge"))
+		rc = ptc_error_set(err, PTC_EIO, "fault point digests.merge");
 	if (rc == 0 && expected && nexpected != nitems)
 		rc = ptc_error_set(err, PTC_EDIGEST, "the import has %zu digests, but the job has %zu items", nexpected,
 				   nitems);

@@ -29,7 +29,6 @@
 #define SEEN_NS   (500 * MS) /* within that the mirror shows what was written */
 #define RETRY_NS  (5000 * MS)
 #define TRIES_MAX 4
-#define OPS_MAX   100 /* of one transaction; etcd takes 128 */
 #define WRITE_MS  1000
 
 static int64_t backoff_ms(const struct ptc_controller *ctl)
@@ -66,44 +65,11 @@ struct written {
 	bool ok;
 };
 
-static int write_some(struct written *w, struct ptc_etcd *etcd, size_t at, size_t n)
-{
-	const size_t size = 64 + PTC_SLOW_LEAF_BYTES;
-	ptc_auto_free struct ptc_etcd_op *ops = ptc_calloc(n, sizeof *ops);
-	ptc_auto_free char *keys = ptc_calloc(n, size);
-	char lock[96], leaf[PTC_SLOW_LEAF_BYTES];
-	int rc = ops && keys ? 0 : PTC_ENOMEM;
-	size_t made = 0;
-
-	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", w->ctl->uuid);
-	for (; rc == 0 && made < n; made++) {
-		const struct ptc_slow_device *s = &w->v[at + made];
-		char *text = w->left ? ptc_slow_device_encode(s) : NULL;
-
-		ptc_slow_device_key(s, leaf);
-		snprintf(keys + made * size, size, "/ptc/jobs/%s/%s", w->ctl->uuid, leaf);
-		ops[made] = (struct ptc_etcd_op){ .key = keys + made * size,
-						  .value = text,
-						  .len = text ? strlen(text) : 0 };
-		if (w->left && !text)
-			rc = PTC_ENOMEM;
-	}
-	if (rc == 0)
-		rc = ptc_etcd_txn(etcd,
-				  &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(w->fence) },
-				  1, ops, n, "etcd.slow", &w->ok, NULL, NULL);
-	for (size_t i = 0; ops && i < made; i++)
-		ptc_free((void *)(uintptr_t)ops[i].value);
-	return rc;
-}
-
 static void write_work(void *arg, struct ptc_etcd *etcd)
 {
 	struct written *w = arg;
 
-	w->ok = true;
-	for (size_t at = 0; at < w->n && w->ok && w->rc == 0; at += OPS_MAX)
-		w->rc = write_some(w, etcd, at, PTC_MIN(w->n - at, (size_t)OPS_MAX));
+	w->rc = ptc_devices_left_write(etcd, w->ctl->uuid, w->fence, w->v, w->n, w->left, &w->ok);
 }
 
 /* What is given back has been told as such, so it is tried until etcd has it. What is left is decided
@@ -168,13 +134,13 @@ static size_t give_back(struct ptc_controller *ctl,
 
 static bool has_rank(const struct ptc_controller *ctl, const struct ptc_slow_device *s)
 {
-	return ptc_generation_doc_gives(ptc_controller_current(ctl), s->node, s->device);
+	return !s->differs && ptc_generation_doc_gives(ptc_controller_current(ctl), s->node, s->device);
 }
 
 static bool over(const struct ptc_controller *ctl, const struct ptc_slow_device *s)
 {
 	(void)ctl;
-	return s->until_ms <= ptc_sys_realtime_ms();
+	return !s->differs && s->until_ms <= ptc_sys_realtime_ms();
 }
 
 /* Names devices that ranks have, and that are written down. "": there are none. */
@@ -314,7 +280,7 @@ static bool decide(struct ptc_controller *ctl, struct ptc_straggler_drain *d, co
 	if (!left_ms || !leaves)
 		return false; /* at the next tick */
 	for (size_t i = 0; i < left->n; i++)
-		if (!over(ctl, &left->v[i]))
+		if (!left->v[i].differs && !over(ctl, &left->v[i]))
 			left_ms[k++] = left->v[i].since_ms;
 	v = ptc_slow_leave(ranks, n, left_ms, k, most_drains(ctl), leaves);
 	if (v == PTC_SLOW_LEAVE)
@@ -359,7 +325,7 @@ static bool could_help(const struct ptc_controller *ctl, const struct ptc_slow_d
 	const struct ptc_node *n;
 	uint32_t at;
 
-	if (over(ctl, s) || !ptc_cluster_find_node(ctl->all->cluster, s->node, &at))
+	if (s->differs || over(ctl, s) || !ptc_cluster_find_node(ctl->all->cluster, s->node, &at))
 		return false;
 	n = ptc_cluster_node(ctl->all->cluster, at);
 	return n->up && !n->drained && s->device < n->doc.devices && ptc_node_device_well(n, s->device, NULL);
