@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lanes of tasks: daemon/cluster/tasks.h.
+/* Lanes of tasks, and the threads that run them (ETCD_THREADS).
  *
  * Happy path: a task joins the end of its lane; the first of each lane is due. A due step that calls etcd goes to the
  * queue of ETCD_THREADS threads; a due step that computes goes to libuv's pool; when the last step is over, done is

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job leaves devices on which its ranks are slow.
+/* Moves a job off devices on which its ranks are slow (`on_straggler: drain`).
  *
  * Happy path: ranks are slow, and the rule (daemon/core/slow/slow_leave.h) says that they leave their devices. etcd
  * gets a note that the job has left these devices. From then on no plan of the job gives them to its ranks. Then a
