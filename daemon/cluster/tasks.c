@@ -5,8 +5,8 @@
  * queue of ETCD_THREADS threads; a due step that computes goes to libuv's pool; when the last step is over, done is
  * posted and the lane's next task is due. A lane exists while it has tasks.
  *
- * Failure modes: the pool takes no work any more (the loop has stopped, or no memory): a thread of etcd's computes. The
- * loop runs no `done` any more: ptc_tasks_free runs it. */
+ * Failure modes: the pool takes no work any more (the loop has stopped, or no memory): one of the ETCD_THREADS threads
+ * computes instead. The loop runs no `done` any more: ptc_tasks_free runs it. */
 #include "daemon/cluster/tasks.h"
 
 #include "base/alloc.h"

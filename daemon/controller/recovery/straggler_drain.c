@@ -6,10 +6,10 @@
  * switch of the training ranks is planned, as after the loss of a node: to other devices, or to fewer. When its time is
  * over the device is offered to the job again, as one that joins.
  *
- * Failure modes: no configuration fits (min_gpus), or a switch aborts TRIES_MAX times: the devices are the job's again,
- * an event says why, and nothing is tried for as long as they would have been left. The controller dies: its successor
- * finds ranks on devices that are written down as left, and plans the same. etcd does not answer: it is written later.
- * Loop thread. */
+ * Failure modes: no configuration fits (min_gpus), or a switch aborts, and so do TRIES_MAX more: the devices are the
+ * job's again, an event says why, and nothing is tried for as long as they would have been left. The controller dies:
+ * its successor finds ranks on devices that are written down as left, and plans the same. etcd does not answer: it is
+ * written later. Loop thread. */
 #include "daemon/controller/recovery/straggler_drain.h"
 
 #include "base/alloc.h"
