@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Upkeep of etcd's database, beside reads and writes.
+/* Upkeep of etcd's database: compaction, defragmentation, the alarm of a full database.
  *
  * etcd keeps every revision until it is told to forget it (compaction), and never makes its file smaller by itself
  * (defragmentation). If the file has come to its quota, etcd refuses all writes until somebody disarms an alarm. We
