@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Import and export: the calls that carry a job's bytes. Happy path: messages
- * of at most PTC_ADMIN_CHUNK_BYTES on the bulk channel. Failure: see admin.c;
- * a read that ends early or runs over is PTC_EPEER with both counts. */
+/* libptcadmin's import and export: the calls that carry a job's bytes. Happy path: messages of at most
+ * PTC_ADMIN_CHUNK_BYTES on the bulk channel. Failure: see admin.c; a read that ends early or runs over is PTC_EPEER
+ * with both counts. */
 #include "client/admin/internal.h"
 
 #include "base/alloc.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Restoring by reading. Happy path: while the program waits in ptc_restore, ptcd gives us its store's file, read-only,
- * and says which of its bytes belong where. Our thread copies them there. It uses our own page table and processor,
- * which is faster than another process writing into our memory. Then it tells ptcd that the bytes are there.
+/* libptc: restores a rank's memory by reading a file of ptcd. Happy path: while the program waits in ptc_restore, ptcd
+ * gives us its store's file, read-only, and says which of its bytes belong where. Our thread copies them there. It
+ * uses our own page table and processor, which is faster than another process writing into our memory. Then it tells
+ * ptcd that the bytes are there.
  *
  * Failure modes: if bytes cannot be read or written, our thread says so; ptcd then writes them itself, or names what is
  * wrong with that memory. A request of another generation is ignored. */

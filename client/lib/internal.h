@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of a client. Two threads: the caller's, and ours (link.c), which owns the connection. `lock` guards their
- * shared state. Only our thread sends. It derives its messages from the shared state (link.c, next_message), so a new
- * connection only has to forget which messages were sent.
+/* The inside of a client of libptc. Two threads: the caller's, and ours (link.c), which owns the connection. `lock`
+ * guards their shared state. Only our thread sends. It derives its messages from the shared state (link.c,
+ * next_message), so a new connection only has to forget which messages were sent.
  *
  *   IDLE -> NEXT -> BUILDING -> RESTORING -> RUNNING <-> STOPPED
  *    ^        \-> OVER   |          |           |           |

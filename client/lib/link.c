@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our thread: keeps the connection to ptcd. Happy path: connect, HELLO, WELCOME; then send the messages that the shared
- * state still asks for, and act on those that come. Failure modes: if the connection is lost, or brings malformed
- * bytes, it is made anew, with growing pauses, for as long as the process lives. All messages that the shared state
- * still asks for are then sent again. REFUSED, another version, or a job whose folder has been gone for a while is
- * final (`fatal`): every call then returns that error. A rank that trains gets it at its next boundary. */
+/* libptc's own thread: keeps the connection to ptcd, and makes a new one when it breaks. Happy path: connect, HELLO,
+ * WELCOME; then send the messages that the shared state still asks for, and act on those that come. Failure modes: if
+ * the connection is lost, or brings malformed bytes, it is made anew, with growing pauses, for as long as the process
+ * lives. All messages that the shared state still asks for are then sent again. REFUSED, another version, or a job
+ * whose folder has been gone for a while is final (`fatal`): every call then returns that error. A rank that trains
+ * gets it at its next boundary. */
 #include "client/lib/link.h"
 
 #include <errno.h>

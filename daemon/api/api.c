@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc.v1.Control: its methods and who may call them.
+/* The table of control calls (ptc.v1.Control), with the handler of each and who may call it.
  *
  * Happy path: each method has a handler in one of the rooms below; users and administrators may call all of them. Nodes
  * may call those that are relayed, and must name the user. Failure modes: a caller that is nobody (PTC_EPERM); memory

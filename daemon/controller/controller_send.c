@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of a controller to nodes (itself included: one path for all).
+/* Sends a controller's calls to nodes (itself included: one path for all).
  *
  * Happy path: all calls are asynchronous, and their answers come back on the loop. Short calls (Seal, Prepare, Start,
  * Arm, Finish) have an answer of one message. Calls that last (Pull and Capture move bytes; Stop, End and Build wait

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A controller in memory. References to a controller are counted, and the last one frees the controller with everything
- * of its switch. All other files of this folder use this file, which calls none of them but the watcher. Loop thread,
- * except for the function that writes a blob. Failure modes: memory, if a function says so. */
+/* Makes and frees a controller in memory, and says for what it waits. References to a controller are counted, and the
+ * last one frees the controller with everything of its switch. All other files of this folder use this file, which
+ * calls none of them but the watcher. Loop thread, except for the function that writes a blob. Failure modes: memory,
+ * if a function says so. */
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/controller/internal.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A live job goes on after the loss of a node, or after a failure of its program, with no operator: ranks that are left
- * are ended (HALT, whose record says why), and the job is started again from the record's snapshot (RESIZE of a job
- * whose ranks do not run, which leaves lost nodes out). What the job wants is "elastic" of its description.
- * A controller has one of these; all of it belongs to the loop. What has to outlive a controller is in the record. */
+/* A live job goes on after the loss of a node, or after a failure of its program, with no operator. Ranks that are
+ * left are ended (HALT, whose record says why), and the job is started again from the record's snapshot (RESIZE of a
+ * job whose ranks do not run, which leaves lost nodes out). What the job wants is "elastic" of its description. A
+ * controller has one of these; all of it belongs to the loop. What has to outlive a controller is in the record. */
 #pragma once
 
 #include "daemon/controller/switch_plan.h" /* and the records */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank state in a switch. Happy path: the state document of the snapshot is read, and the job's rules decide
- * (formats/job/blob_rules.h). If ranks of the new generation get other blobs than the snapshot has, a state document of
- * their own is written beside it. It is made anew from etcd's documents whenever it is needed; equal bytes have one
- * name.
+/* Decides the rank state (blobs, cursors) of a new generation's ranks in a switch. Happy path: the state document of
+ * the snapshot is read, and the job's rules decide (formats/job/blob_rules.h). If ranks of the new generation get
+ * other blobs than the snapshot has, a state document of their own is written beside it. It is made anew from etcd's
+ * documents whenever it is needed; equal bytes have one name.
  *
  * Failure modes: a blob that a rule refuses, or that has to be carried and
  * cannot be (PTC_ESTATE naming it); etcd. */

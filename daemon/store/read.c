@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading: pieces, bytes, spans, digests, scrub.
+/* Reads tables of the store, and verifies each block: pieces, bytes, spans, digests, scrub.
  *
  * Happy path: the pieces of the item that intersect the box are found by the hash of the item. Bytes that are copied or
  * digested are verified block by block, each block right before its bytes are used, so these come out of the

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Life of the module and its loop: sockets, connections, ended processes, times. Happy path: poll, act under the lock,
- * signal `changed`. Failure modes: an accept or a poll that fails is tried again at the next round; memory that runs
- * out closes the connection it was for, which its rank makes anew. */
+/* The loop of daemon/workers, and its life: sockets, connections, ended processes, times. Happy path: poll, act under
+ * the lock, signal `changed`. Failure modes: an accept or a poll that fails is tried again at the next round; memory
+ * that runs out closes the connection it was for, which its rank makes anew. */
 #include "daemon/workers/group/worker_jobs.h"
 #include "daemon/workers/session/rank_conn.h"
 #include "daemon/workers/session/session.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Job descriptions: version, name, tensors, fields. Happy path: the tree is
- * decoded key by key into a spec, tensors are sorted by name, the rules are
- * linted. Failure: PTC_EINVAL, PTC_ELIMIT or PTC_EVERSION with file and line,
- * PTC_ENOTFOUND for a named file that is not there, PTC_ELAYOUT from the
- * linter; a half-built description is released. */
+/* Reads job.yaml by the tables of its keys: version, name, tensors, fields and others. Happy path: the tree is decoded
+ * key by key into a spec, tensors are sorted by name, the rules are linted. Failure: PTC_EINVAL, PTC_ELIMIT or
+ * PTC_EVERSION with file and line, PTC_ENOTFOUND for a named file that is not there, PTC_ELAYOUT from the linter; a
+ * half-built description is released. */
 #include "formats/job/job.h"
 
 #include "base/alloc.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which files stay: the budget, the memory or folder they lie in, and whether their bytes are still right. */
+/* Decides which backing files stay: the budget, the memory or folder they lie in, and whether their bytes are still
+ * right. */
 #include "fusefs/backing/internal.h"
 
 #include "base/alloc.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a file system. Before 3.18, libfuse's own loops do not end when they are told to, as long as no request
- * comes. So the threads that take requests wait for the descriptor and for a second one, by which stop wakes them.
- * Stopping: no request is taken any more, the descriptor is closed, by which the kernel ends what waits for an answer,
- * and the mount is detached; readers get ENOTCONN and nothing waits for them. */
+/* Starts and stops the file system, and has its threads. Before 3.18, libfuse's own loops do not end when they are
+ * told to, as long as no request comes. So the threads that take requests wait for the descriptor and for a second
+ * one, by which stop wakes them. Stopping: no request is taken any more, the descriptor is closed, by which the kernel
+ * ends what waits for an answer, and the mount is detached; readers get ENOTCONN and nothing waits for them. */
 #include "fusefs/serve/internal.h"
 
 #include "base/cleanup.h"

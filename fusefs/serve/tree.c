@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tree: names to nodes, what a directory lists, what opening a file takes. A node's number is a hash of its
- * identity (job uuid, snapshot, file). So if a name is used again for something else, it is another node. Happy path:
- * lookup finds or makes the node and answers how long its name may be believed.
+/* The tree of the mount: finds names, lists directories, opens files, makes small texts and gives times of files. A
+ * node's number is a hash of its identity (job uuid, snapshot, file). So if a name is used again for something else,
+ * it is another node. Happy path: lookup finds or makes the node and answers how long its name may be believed.
  *
  * Failure modes: names that are not there (ENOENT), a source that does not
  * answer (EIO), two things with one hash (EIO, never the other's bytes). */

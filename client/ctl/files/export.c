@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl export. If TARGET ends in .safetensors, it is a file for the parameters; otherwise it is a directory for
- * everything.
+/* ptcctl export: writes a job's state into files. If TARGET ends in .safetensors, it is a file for the parameters;
+ * otherwise it is a directory for everything.
  *
  * Failure: finished files stay, and the file that is being written is removed. If a switch replaces the state during
  * the export, that is no failure: the new committed state is read instead. If its bytes are the same, only the file

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The items of one file, in its order, each checked as its last byte has come. Large items that lie on the daemon's own
- * node are read in its chunk file, where each block is verified. All others, and whatever cannot be had there, come
- * from the daemon, which also heals what is damaged.
- * Failure: PTC_EDIGEST or PTC_EPEER naming the tensor. */
+/* ptcctl export: the items of one file, in its order, each checked as its last byte has come. Large items that lie on
+ * the daemon's own node are read in its chunk file, where each block is verified. All others, and whatever cannot be
+ * had there, come from the daemon, which also heals what is damaged. Failure: PTC_EDIGEST or PTC_EPEER naming the
+ * tensor. */
 #include "client/ctl/files/export.h"
 
 #include "base/alloc.h"

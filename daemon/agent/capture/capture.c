@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Capture: a snapshot from ranks that wait at a boundary. Happy path, in this order:
+/* Capture: takes a snapshot of ranks that wait at a boundary. Happy path, in this order:
  * - memory is reserved for what this node holds under the generation;
  * - a few threads copy the memory of ranks into extents (capture_fill.c): here each byte is copied once;
  * - ranks that waited only for the copy go on, and the threads digest the extents;

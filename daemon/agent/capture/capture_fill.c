@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An extent of a snapshot, from the memory of ranks that wait. Happy path: the extent is filled slice by slice,
- * straight from the memory of the lowest rank that has the slice. Each slice is compared with the other ranks here that
- * hold it, and digested while it is in the caches. If a rule says which replicas count, and one of these is here,
- * others are not compared. If a rule says that the greatest value counts, the greatest value of all ranks here is
- * taken.
+/* Fills an extent of a snapshot from the memory of ranks that wait, and compares replicas on one node. Happy path: the
+ * extent is filled slice by slice, straight from the memory of the lowest rank that has the slice. Each slice is
+ * compared with the other ranks here that hold it, and digested while it is in the caches. If a rule says which
+ * replicas count, and one of these is here, others are not compared. If a rule says that the greatest value counts,
+ * the greatest value of all ranks here is taken.
  *
  * Failure modes: replicas differ (PTC_EDIGEST naming tensor and ranks); a rank dies meanwhile (the error of reading its
  * memory); memory. */

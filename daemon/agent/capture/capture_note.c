@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A note about a capture, for a request that comes again. Happy path: the note in the store says for which request the
- * snapshot's table was made, and has the ranks' rank state. So the answer can be given again after the ranks went on,
- * also by a daemon that was started anew. The note is written before the seal, so a sealed table always has one.
+/* Keeps a note about a capture, for a request that comes again. Happy path: the note in the store says for which
+ * request the snapshot's table was made, and has the ranks' rank state. So the answer can be given again after the
+ * ranks went on, also by a daemon that was started anew. The note is written before the seal, so a sealed table always
+ * has one.
  *
  * Failure modes: no note, or one of another request (PTC_ENOTFOUND); the store's; memory. */
 #include "daemon/agent/capture/internal.h"

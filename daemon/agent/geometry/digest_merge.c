@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging every node's digests into one per item. Happy path: each node's digests come by position among its boxes. A
- * window of items after the other, the boxes of all nodes follow from the geometry. Equal boxes of several nodes must
- * agree; of each item, boxes that are pairwise disjoint and add up to the whole are XORed. The next window has as many
- * items as fit by what this one had for each; one that turns out to have more boxes than the bound is halved. So the
- * memory does not grow with the number of items, but for 16 bytes for each digest.
+/* Merges every node's digests into one per item, and says where replicas differ. Happy path: each node's digests come
+ * by position among its boxes. A window of items after the other, the boxes of all nodes follow from the geometry.
+ * Equal boxes of several nodes must agree; of each item, boxes that are pairwise disjoint and add up to the whole are
+ * XORed. The next window has as many items as fit by what this one had for each; one that turns out to have more boxes
+ * than the bound is halved. So the memory does not grow with the number of items, but for 16 bytes for each digest.
  *
  * Failure modes: replicas that differ or an item that is not what was expected (PTC_EDIGEST naming tensor and nodes), a
  * node or box that did not report (PTC_ESTATE), positions out of range or given twice (PTC_EPEER), memory. */

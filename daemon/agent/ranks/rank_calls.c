@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The peer calls about ranks of this node: thin layers over ptc_workers. Calls that change something are ordered like
- * all other calls of a job, and a later one ends the wait of an earlier one. Calls that wait long are streams that send
- * an empty message about every second: so neither side needs a deadline, and dropping the call ends the wait.
+/* The peer calls that start, stop and ask ranks of this node: thin layers over ptc_workers. Calls that change
+ * something are ordered like all other calls of a job, and a later one ends the wait of an earlier one. Calls that
+ * wait long are streams that send an empty message about every second: so neither side needs a deadline, and dropping
+ * the call ends the wait.
  *
  * Failure modes: no ranks run here (PTC_ESTATE), whatever ptc_workers says. */
 #include "daemon/agent/calls/wire.h"

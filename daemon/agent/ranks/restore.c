@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A snapshot's bytes into ranks that have declared. Happy path: each declared region is cut into tasks, a rank's tasks
- * make batches, and a few threads take batches of all ranks in turn. A task's bytes are verified in the store's
- * extents. Then the rank reads them from there straight to their declared address; if the rank cannot, ptc-copy writes
- * them there. One copy of each byte is made. Failure modes: a block that does not verify (PTC_ECORRUPT), bytes that are
- * not here (PTC_ENOTFOUND), a rank that dies meanwhile (the error of reading or writing its memory), cancellation. */
+/* Restores ranks that have declared: a snapshot's bytes into their memory. Happy path: each declared region is cut
+ * into tasks, a rank's tasks make batches, and a few threads take batches of all ranks in turn. A task's bytes are
+ * verified in the store's extents. Then the rank reads them from there straight to their declared address; if the rank
+ * cannot, ptc-copy writes them there. One copy of each byte is made. Failure modes: a block that does not verify
+ * (PTC_ECORRUPT), bytes that are not here (PTC_ENOTFOUND), a rank that dies meanwhile (the error of reading or writing
+ * its memory), cancellation. */
 #include "daemon/agent/calls/task_pool.h"
 #include "daemon/store/store_read.h"
 #include "daemon/agent/memory/copying.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seal, Prepare, Finish, Stat: the parts of a switch that move nothing over
- * the network. Happy path: Seal aliases a table under the next snapshot;
- * Prepare derives the new table from it and reserves chunks for the rest;
- * Finish drops what is no longer named. Each may be repeated.
+/* Seal, Prepare, Finish, Stat: the parts of a switch that move nothing over the network, and what a node says of
+ * itself. Happy path: Seal aliases a table under the next snapshot; Prepare derives the new table from it and reserves
+ * chunks for the rest; Finish drops what is no longer named. Each may be repeated.
  *
  * Failure modes: memory (PTC_ENOSPC in Prepare, also in its dry run, before anything moved), a stale controller
  * (PTC_EFENCED), a table that is not here (PTC_ENOTFOUND from Seal). A node that lost its old table derives from

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The questions: jobs, status, snapshots. docs/control.md describes the JSON of the answers. None changes anything. */
+/* The calls behind `ptcctl job list`, `ptcctl status` and `ptcctl snapshots`. docs/control.md describes the JSON of
+ * the answers. None changes anything. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "daemon/controller/archiving/archiver.h"

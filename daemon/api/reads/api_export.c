@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Export: what a client learns of a snapshot before it reads its bytes (api_read.c).
+/* The call ExportInfo: what a client learns of a snapshot before it reads its bytes (api_read.c).
  *
  * Happy path: the committed generation, or an older snapshot that is kept, with its tensors, the headers of imported
  * files, and what its ranks had. Failure modes: a snapshot that the job does not keep (PTC_ENOTFOUND). */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of a committed generation, read from wherever they are: ranges of tensors, and of ranks' files.
+/* The calls Read and ReadRank: bytes of a committed generation, from wherever they are: ranges of tensors, and of
+ * ranks' files.
  *
  * Failure modes: a generation that was replaced while it was read (PTC_ESTATE: export again). */
 #include "base/alloc.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An operator says that a node is lost, or a device is bad, or takes that back. Happy path: a key under
- * /ptc/nodes-lost/ or /ptc/nodes-bad/, which every daemon sees. Or a node is to be forgotten: its keys go.
+/* The calls behind `ptcctl node lost`, `node forget` and `device bad`: an operator says that a node is lost, or a
+ * device is bad, or takes that back. Happy path: a key under /ptc/nodes-lost/ or /ptc/nodes-bad/, which every daemon
+ * sees. Or a node is to be forgotten: its keys go.
  *
  * A device that is good again is also given back to jobs that have left it, because their ranks were slow there.
  *

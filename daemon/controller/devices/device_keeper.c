@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices go back once nobody needs them.
+/* Gives devices back once nobody needs them.
  *
  * Happy path: no switch but a snapshot is under way, and the job has devices that ranks of the record do not need. Each
  * node of such devices that is settled (ptc_job_settled) is asked which of its processes live. The devices that none of

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The result of a committed switch as JSON (docs/control.md), and its end. Any thread.
+/* Writes the summary of a committed switch as JSON (docs/control.md), and ends it. Any thread.
  *
  * Failure modes: out of memory (NULL; the switch is committed all the same). */
 #include "daemon/controller/ending/summary_text.h"

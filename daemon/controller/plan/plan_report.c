@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan says, as JSON (docs/control.md).
+/* Writes what a plan says as JSON (docs/control.md).
  *
  * Failure modes: memory. */
 #include "base/alloc.h"

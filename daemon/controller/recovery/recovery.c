@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When a live job's ranks are given up, and when they are started again.
+/* Decides when a live job's ranks are given up, and when they are started again (restarts, max_restarts, on_failure).
  *
  * Happy path: a node of the generation is lost, and the steps of the ranks that can be seen stand still. If the job can
  * go on elsewhere, its ranks are ended (the record says why), and the job is started again from the record's snapshot.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: starting processes for them, giving them their generation. Happy path: start spawns missing processes and
- * waits until all have asked for a generation. build gives each a slot, writes the group's file, tells the processes,
- * and waits for their declarations. Failure modes: a process that ends meanwhile (ESTATE with rank, status, end of
- * log), a declaration that is refused (ELAYOUT), time (ETIMEOUT naming the ranks that are late). Both may be called
- * again, and go on from where they were. */
+/* Starts the processes of a group's ranks, with their environment, and gives them their generation. Happy path: start
+ * spawns missing processes and waits until all have asked for a generation. build gives each a slot, writes the
+ * group's file, tells the processes, and waits for their declarations. Failure modes: a process that ends meanwhile
+ * (ESTATE with rank, status, end of log), a declaration that is refused (ELAYOUT), time (ETIMEOUT naming the ranks
+ * that are late). Both may be called again, and go on from where they were. */
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/process/priority.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The states of ranks here, for a person. Happy path: JSON built under the lock from what is known. Names of reports
- * come from shared memory that the rank writes: they are copied, bounded and escaped. Failure modes: out of memory. */
+/* Writes the states of the ranks here, for a person (`ptcctl status`). Happy path: JSON built under the lock from what
+ * is known. Names of reports come from shared memory that the rank writes: they are copied, bounded and escaped.
+ * Failure modes: out of memory. */
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/group/rank_status.h"
 

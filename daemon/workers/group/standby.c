@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes that wait without a rank for the job's next start (standby: import). Happy path: while all ranks of the job
- * here run, the loop has one process after the other started, at a low priority; each imports what its program imports
- * and waits in ptc_next. A start takes them from here instead of starting processes (group_start.c), and from then on
- * they are like those. Failure modes: one ends, or does not come to ptc_next in time: an event tells of the first in a
- * row, another is started later, and later each time. Nothing of this is a failure of the job, and nothing is on disk:
- * the next ptcd ends those that it finds. */
+/* Starts processes that wait without a rank for the job's next start (standby: import). Happy path: while all ranks of
+ * the job here run, the loop has one process after the other started, at a low priority; each imports what its program
+ * imports and waits in ptc_next. A start takes them from here instead of starting processes (group_start.c), and from
+ * then on they are like those. Failure modes: one ends, or does not come to ptc_next in time: an event tells of the
+ * first in a row, another is started later, and later each time. Nothing of this is a failure of the job, and nothing
+ * is on disk: the next ptcd ends those that it finds. */
 #include "daemon/workers/group/internal.h"
 
 #include "base/check.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc-exec: between ptcd and one program, so that neither's end is the other's.
+/* ptc-exec: starts one program for ptcd (user, cgroup, oom_score_adj), waits for its end, records its exit status and
+ * keeps its log, so that neither's end is the other's.
  *
  *   ptcd --vfork, exec--> ptc-exec (reads the request, forks, ends: ptcd waits for it at once)
  *                            +--> the helper (a session of its own; child of init) --fork--> the program

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Views of ranks, and the order to go on. Happy path: a view has references to its rank's declarations and rank state.
- * Failure modes: there is no such group (PTC_ENOTFOUND), or the rank does not wait to be restored (PTC_ESTATE). */
+/* Views of a group's ranks, and the order to go on. Happy path: a view has references to its rank's declarations and
+ * rank state. Failure modes: there is no such group (PTC_ENOTFOUND), or the rank does not wait to be restored
+ * (PTC_ESTATE). */
 #include "daemon/workers/group/slots/slot_view.h"
 #include "daemon/workers/session/session.h"
 
