@@ -21,7 +21,7 @@ from harness import PATIENCE, Job, skip_unless_root, wait_for
 from test_fuse import CAN_MOUNT, OTHER_UID, Mount, run_with_fuse_for_all, status_of
 
 MIB = 1 << 20
-LINE = re.compile(r"^backing +(\d+) +(\d+)$", re.M)
+LINE = re.compile(r"^backing +(\d+) +(\d+) +(\d+)$", re.M)
 DTYPES = ("F32", "F64", "I64", "U8", "F16")
 
 
@@ -47,9 +47,13 @@ class BackedMount(Mount):
 
     def usage(self):
         """(bytes, files)"""
+        return self.said_usage()[:2]
+
+    def said_usage(self):
+        """(bytes, files, bytes of those that are open)"""
         with open(self.lock) as f:
             found = LINE.search(f.read())
-        return (int(found[1]), int(found[2])) if found else (0, 0)
+        return tuple(map(int, found.groups())) if found else (0, 0, 0)
 
     def wait_usage(self, want):
         wait_for(lambda: self.usage() == want, 20 * PATIENCE, f"backing files: {want}")
@@ -239,6 +243,41 @@ class Backing(harness.Case):
                 self.assertEqual((0, 0), m.usage())
                 self.assertEqual(said, m.said().count("does not fit into the budget"), m.said())
                 m.stop()
+
+    @skip_unless_root
+    def test_descriptors(self):
+        """One for each file: ptc-fuse takes as many as it may, and makes half as many files. What is open is said."""
+        with self.cluster(nodes=1, devices=2) as c:
+            job = self.job(c, fields=("exp_avg",))
+            m = BackedMount(self, c, prefix=["prlimit", "--nofile=100:600"])
+            top, want = m.path("big", "state", "latest"), self.bytes_of(job)
+            with open(f"/proc/{m.process.pid}/limits") as f:
+                self.assertRegex(f.read(), r"Max open files +600 +600 ")
+            with open(os.path.join(top, "model.safetensors"), "rb") as f:
+                self.assertEqual(want, f.read())
+                self.needs_passthrough(m)
+                wait_for(lambda: m.said_usage() == (len(want), 1, len(want)), 20 * PATIENCE, "an open backing file")
+            wait_for(lambda: m.said_usage() == (len(want), 1, 0), 20 * PATIENCE, "a backing file that is not open")
+            m.stop()
+
+    @skip_unless_root
+    def test_user_namespace(self):
+        """The kernel takes no backing files from a root that is none outside. That is found out before anything is copied."""
+        with self.cluster(nodes=1, devices=1) as c:
+            job = self.job(c, config="tp=1")
+            try:
+                m = BackedMount(self, c, prefix=["unshare", "--user", "--map-root-user", "--mount"])
+            except AssertionError as e:
+                self.skipTest(f"no mounts in a user namespace: {e}")
+            path = m.path("big", "state", "latest", "model.safetensors")
+            enter = ["nsenter", "--target", str(m.process.pid), "--user", "--mount", "--preserve-credentials"]
+            for _ in range(2):
+                subprocess.run([*enter, "cmp", job.files["param"], path], check=True)
+            self.needs_passthrough(m)
+            self.assertEqual(1, m.said().count("no backing files, so reads cost more: the kernel does not take a file"), m.said())
+            self.assertNotIn("no backing file,", m.said())
+            m.process.terminate()
+            self.assertEqual(0, m.process.wait(20 * PATIENCE))
 
     @skip_unless_root
     def test_folder(self):

@@ -146,12 +146,12 @@ static void *clock_main(void *arg)
 	return NULL;
 }
 
-void ptc_fs_backings(struct ptc_fs *fs, uint64_t *ret_bytes, uint64_t *ret_files)
+void ptc_fs_backings(struct ptc_fs *fs, struct ptc_fs_backing_usage *ret)
 {
-	*ret_bytes = *ret_files = 0;
+	*ret = (struct ptc_fs_backing_usage){ 0 };
 	pthread_mutex_lock(&fs->lock);
 	if (fs->backings)
-		fs_backings_usage(fs->backings, ret_bytes, ret_files);
+		fs_backings_usage(fs->backings, ret);
 	pthread_mutex_unlock(&fs->lock);
 }
 
@@ -169,12 +169,12 @@ static bool snap_gone_locked(void *arg, const char *uuid, uint64_t snapshot, uin
 /* Backing files end with their snapshots, also where nobody looks at the mount. */
 static void tend_backings(struct ptc_fs *fs, unsigned turn)
 {
-	uint64_t bytes, files;
+	struct ptc_fs_backing_usage now;
 
 	if (!fs->backings)
 		return;
-	ptc_fs_backings(fs, &bytes, &files);
-	if (bytes && turn % JOBS_TENDS == 0) /* entries of refused files wait until somebody looks at the mount */
+	ptc_fs_backings(fs, &now);
+	if (now.bytes && turn % JOBS_TENDS == 0) /* entries of refused files wait until somebody looks at the mount */
 		fs_jobs_refresh(fs, false);
 	pthread_mutex_lock(&fs->lock);
 	fs_backings_drop(fs->backings, snap_gone_locked, fs);
@@ -336,14 +336,19 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
 	struct ptc_fs *fs = userdata;
 	bool init = fs->pass.init != 0;
+	ssize_t n;
 
-	if (init && fs->dir && geteuid() == 0 && fs->opts.backing_bytes)
+	if (!init)
+		return writev(fd, iov, count);
+	/* no other request comes before this is written */
+	if (fs->dir && geteuid() == 0 && fs->opts.backing_bytes)
 		fs_pass_reply(&fs->pass, iov, count);
-	if (init) { /* no other request comes before this is written */
-		fs->pass.init = 0;
-		fs_open_prepare(fs);
-	}
-	return writev(fd, iov, count);
+	fs->pass.init = 0;
+	fs_open_prepare(fs);
+	n = writev(fd, iov, count);
+	if (n >= 0 && fs->backings)
+		fs_backings_begin(fs->backings); /* from now on the kernel takes backing files */
+	return n;
 }
 
 /* libfuse complains of every error but ENODEV, which a read meets after an unmount. A read that waited for the device's
