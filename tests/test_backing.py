@@ -17,8 +17,10 @@ import unittest
 import harness
 import numpy as np
 import state as states
+import test_fuse
+import test_metrics
 from harness import PATIENCE, Job, skip_unless_root, wait_for
-from test_fuse import CAN_MOUNT, OTHER_UID, Mount, run_with_fuse_for_all, status_of
+from test_fuse import CAN_MOUNT, DETACH, LIBC, MOUNT_S, OTHER_UID, Mount, run_with_fuse_for_all, status_of
 
 MIB = 1 << 20
 LINE = re.compile(r"^backing +(\d+) +(\d+) +(\d+)$", re.M)
@@ -243,6 +245,35 @@ class Backing(harness.Case):
                 self.assertEqual((0, 0), m.usage())
                 self.assertEqual(said, m.said().count("does not fit into the budget"), m.said())
                 m.stop()
+
+    @skip_unless_root
+    def test_reported(self):
+        """Of the mount that ptcd has: with the shares of the ceiling, in the list of nodes and in its metrics."""
+        top, address = self.path("files"), f"127.0.0.1:{harness.clusters.free_port()}"
+        self.addCleanup(LIBC.umount2, top.encode(), DETACH)
+        with self.cluster(up=False, nodes=1, devices=1, fuse={"n0": {"dir": top}}) as c:
+            node = c.nodes["n0"]
+            c.write_config(node, metrics=address)
+            c.up(timeout_s=60 * PATIENCE)
+            job = self.job(c, config="tp=1")
+            want, path = self.bytes_of(job), os.path.join(top, "big", "state", "latest", "model.safetensors")
+
+            def said():
+                memory = c.json("nodes")["nodes"][0].get("memory", {})
+                listed = memory.get("backing_bytes"), memory.get("backing_open_bytes")
+                _, samples = test_metrics.scrape(address)
+                self.assertEqual(memory.get("ceiling_bytes"), test_metrics.at(samples, "ptc_memory_ceiling_bytes"))
+                return listed, tuple(test_metrics.at(samples, f"ptc_fuse_backing_{what}") for what in ("bytes", "open_bytes"))
+            wait_for(lambda: os.path.exists(path), 60 * PATIENCE, "the files")
+            with open(path, "rb") as f:
+                self.assertEqual(want, f.read())
+                with open(node.log_file) as log:
+                    if "no FUSE passthrough" in log.read():
+                        self.skipTest("this kernel has no FUSE passthrough")
+                wait_for(lambda: said() == 2 * ((len(want), len(want)),), 20 * PATIENCE, "an open backing file")
+            wait_for(lambda: said() == 2 * ((len(want), 0),), 20 * PATIENCE, "a backing file that is not open")
+            node.stop()
+            wait_for(lambda: test_fuse.Fuse.fuse_ended(test_fuse.Fuse, node), MOUNT_S, "the end of ptc-fuse")
 
     @skip_unless_root
     def test_descriptors(self):
