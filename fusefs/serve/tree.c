@@ -20,6 +20,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define GENERATION_JSON "generation.json"
 #define OPTIMIZER_NAME  "optimizer.safetensors"
@@ -567,10 +568,21 @@ static void backing_detach(void *arg, int number)
 	fs_pass_detach(((struct ptc_fs *)arg)->fd, number);
 }
 
+/* Half of the descriptors; the others are for connections and chunk files. */
+static size_t most_backings(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return 0;
+	return (size_t)PTC_MIN(limit.rlim_cur / 2, (rlim_t)SIZE_MAX);
+}
+
 void fs_open_prepare(struct ptc_fs *fs)
 {
 	struct fs_backings_opts opts = { .source = fs->opts.source,
 					 .budget = fs->opts.backing_bytes,
+					 .most_files = most_backings(),
 					 .dir = fs->opts.backing_dir,
 					 .attach = backing_attach,
 					 .detach = backing_detach,

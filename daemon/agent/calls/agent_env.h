@@ -46,6 +46,9 @@ struct ptc_agent_env {
 	uint64_t device_copy_bytes;       /* of each device, for boxes that stay on it during a switch; 0: none */
 	uint64_t prefetch_bytes;          /* of the node, page-locked, for bytes read before a restore; 0: none */
 	const char *memory_json;          /* Stat's member "memory": an object; NULL: {} */
+	/* Bytes of ptc-fuse's backing files, and of the open ones among them, for the same member. false: there is no
+	 * ptc-fuse here. NULL: never. */
+	bool (*backing)(void *arg, uint64_t *ret_bytes, uint64_t *ret_open);
 	/* Gives a reference to the parsed spec with that hash. If the spec is not in memory, reads its blob from etcd.
 	 * spec_release gives the reference back. */
 	int (*spec_get)(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec, void **ret_ref,
