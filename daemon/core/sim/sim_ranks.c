@@ -92,10 +92,12 @@ static void proc_release(struct sim *s, const struct req *r, struct proc *p, uin
 
 /* ---- operations ------------------------------------------------------------------ */
 
-/* Whether ranks of this switch have been built here: then others may have met them. */
+/* Whether ranks of this switch have been built here: then others may have met them. A store that has come since a
+ * switch began knows nothing of it, and no more does a controller that has resumed the switch. */
 static bool were_built(const struct sim *s, const struct node *n)
 {
-	return (n->req.built || n->built_id == n->req.sw.id) && s->o.bug != SIM_BUG_START_BUILT;
+	bool newer = n->req.resumed && n->store_rev > n->req.resumed && s->o.bug != SIM_BUG_STORE_UNSEEN;
+	return (n->req.built || newer || n->built_id == n->req.sw.id) && s->o.bug != SIM_BUG_START_BUILT;
 }
 
 int sim_op_start(struct sim *s, uint32_t i)
@@ -347,6 +349,18 @@ static void check_nobody_trains(struct sim *s, uint32_t here, const struct sw *w
 	}
 }
 
+/* A new process in the place of one that others have met waits for them for ever. Only nodes with which it trains: of
+ * others see sim_ranks_seen. */
+static void check_not_alone(struct sim *s, uint32_t i, const struct proc *p, const uint32_t *nodes, uint32_t n)
+{
+	for (uint32_t k = 0; k < n; k++) {
+		const struct proc *q = proc_find(&s->nodes[nodes[k]], p->gen, p->incarnation);
+		if (q && q->state != PROC_FAILED && q->met[i] && q->met[i] != p->life)
+			sim_bad(s, "node %u builds a rank of %llu.%llu alone: that of node %u has met the one before",
+				i, (unsigned long long)p->gen, (unsigned long long)p->incarnation, nodes[k]);
+	}
+}
+
 int sim_op_build(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
@@ -360,6 +374,7 @@ int sim_op_build(struct sim *s, uint32_t i)
 		return 0;
 	check_nobody_trains(s, i, w);
 	p->building = true;
+	check_not_alone(s, i, p, w->to, w->nto);
 	n->built_gen = w->to_gen;
 	n->built_incarnation = w->to_incarnation;
 	n->built_id = w->id;
@@ -368,10 +383,6 @@ int sim_op_build(struct sim *s, uint32_t i)
 		const struct proc *q = proc_find(&s->nodes[w->to[k]], w->to_gen, w->to_incarnation);
 		if (!q || !q->building || q->state == PROC_FAILED)
 			return 1;
-		if (q->met[i] && q->met[i] != p->life) { /* what it waits for never comes */
-			p->state = PROC_FAILED;
-			return PTC_ESTATE;
-		}
 		met[w->to[k]] = q->life;
 	}
 	if (sim_chance(s, 60))
@@ -403,17 +414,6 @@ static void proc_let_go(struct sim *s, uint32_t i, struct proc *p)
 	p->state = PROC_RUN;
 	n->let_gen = r->gen;
 	n->let_incarnation = r->incarnation;
-}
-
-/* A new process in the place of one that others have met waits for them for ever. */
-static void check_not_alone(struct sim *s, uint32_t i, const struct proc *p)
-{
-	for (uint32_t k = 0; k < SIM_NODES; k++) {
-		const struct proc *q = proc_find(&s->nodes[k], p->gen, p->incarnation);
-		if (q && q->state != PROC_FAILED && q->met[i] && q->met[i] != p->life)
-			sim_bad(s, "node %u builds a rank of %llu.%llu alone: that of node %u has met the one before",
-				i, (unsigned long long)p->gen, (unsigned long long)p->incarnation, k);
-	}
 }
 
 void sim_ranks_finish(struct sim *s, uint32_t i)
@@ -448,15 +448,17 @@ void sim_ranks_finish(struct sim *s, uint32_t i)
 		p->state = PROC_FAILED; /* others have met it, or have gone on without it, or what it had is lost */
 		return;
 	}
-	check_not_alone(s, i, p);
+	check_not_alone(s, i, p, r->nodes, r->n);
 	proc_let_go(s, i, p);
 	proc_release(s, &n->req, p, r->step);
 }
 
 /* ---- training --------------------------------------------------------------------------- */
 
-static bool all_in_step(struct sim *s, const struct proc *p)
+/* Also those that FINISH has started have met by then. */
+static bool all_in_step(struct sim *s, struct proc *p)
 {
+	uint64_t met[SIM_NODES] = { 0 };
 	for (uint32_t k = 0; k < p->n; k++) {
 		const struct proc *q = proc_find(&s->nodes[p->nodes[k]], p->gen, p->incarnation);
 		if (q && proc_trains(q) && q->step > p->step + 1) /* its peers have done this step without it */
@@ -465,7 +467,9 @@ static bool all_in_step(struct sim *s, const struct proc *p)
 				(unsigned long long)p->step, (unsigned long long)q->step);
 		if (!q || !proc_trains(q) || (q->step <= p->step && !(q->step == p->step && q->in_step)))
 			return false;
+		met[p->nodes[k]] = q->life;
 	}
+	memcpy(p->met, met, sizeof(p->met));
 	return true;
 }
 
