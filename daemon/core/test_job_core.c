@@ -1881,6 +1881,10 @@ static void test_live_resume(void **state)
 		assert_string_equal(ptc_job_phase_name(ptc_job_phase(f.job)), ptc_job_phase_name(rows[i].phase));
 		drive(&f, PTC_JOB_IDLE);
 		expect_done(&f, rows[i].intent->id, rows[i].status);
+		if (!rows[i].status && rows[i].intent->kind == PTC_SWITCH_RESIZE && rows[i].intent->run_to)
+			assert_true(sent(&f, 2, PTC_OP_BUILD)->resumed); /* nobody knows what it was asked before */
+		if (rows[i].phase == PTC_JOB_STARTING && rows[i].intent->run_to)
+			assert_true(sent(&f, 2, PTC_OP_START)->resumed);
 		close_job(&f);
 	}
 }
