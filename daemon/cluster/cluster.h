@@ -108,14 +108,14 @@ struct ptc_etcd *ptc_cluster_etcd(struct ptc_cluster *c);
 struct ptc_loop *ptc_cluster_loop(const struct ptc_cluster *c);
 const struct ptc_cluster_quota *ptc_cluster_quota(const struct ptc_cluster *c);
 int64_t ptc_cluster_lease(struct ptc_cluster *c);             /* 0: there is none now; any thread */
+int64_t ptc_cluster_store_since(const struct ptc_cluster *c); /* revision at which our store came; any thread */
 const char *ptc_cluster_self(const struct ptc_cluster *c);    /* this node's name; any thread */
 const char *ptc_cluster_boot_id(const struct ptc_cluster *c); /* of this run of the daemon; any thread */
 /* Checks that etcd is still the one of this node's state directory (PTC_ESTATE: it is not). Only then may a caller
  * remove from this node what etcd does not know. Blocking; any thread. */
 int ptc_cluster_check(struct ptc_cluster *c, struct ptc_error *err);
 /* Runs work on a thread that may wait for etcd, then done (NULL ok) on the loop, also after shutdown has begun, so that
- * done can free arg. Tasks of one lane run one after another; a job's lane is its uuid (cluster/tasks.h). Any thread.
- */
+ * done can free arg. Tasks of one lane run one after another; a job's lane is its uuid (tasks.h). Any thread. */
 int ptc_cluster_run(struct ptc_cluster *c, const char *lane, void (*work)(void *arg, struct ptc_etcd *etcd),
 		    void (*done)(void *arg), void *arg);
 int ptc_cluster_steps(struct ptc_cluster *c, const char *lane, const struct ptc_task_step *steps,

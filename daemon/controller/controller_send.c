@@ -439,6 +439,7 @@ static int encode_workers(struct ptc_controller *ctl, const struct ptc_job_updat
 	req.stop = req.warm ? PTC_LOCAL_STEP_MAX : up->stop;
 	req.moves = up->op == PTC_OP_STOP;
 	req.built = up->built || ((up->op == PTC_OP_START || up->op == PTC_OP_BUILD) && ptc_ahead_took(ctl, &seconds));
+	req.resumed = up->resumed ? ctl->intent_revision : 0;
 	req.start_step = ctl->record.step;
 	req.has_state = ctl->intent.to_snapshot > 0;
 	if (req.has_state) /* Build comes after the first commit: the snapshot's, or what rules make of that */

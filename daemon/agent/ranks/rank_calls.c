@@ -248,6 +248,16 @@ void ptc_rank_cost_tell(struct ptc_agent *agent, const struct ptc_group_start *s
 		ptc_warn("agent", "job=%s what samples cost is not told to its ranks: %s", s->desc.job, err.text);
 }
 
+/* Whether the controller says, or has to assume, that these ranks were built here before. The notes of a store that has
+ * come since the switch began were in another one, and a controller that has resumed the switch has asked nobody. */
+static bool were_built(const struct live *l)
+{
+	const struct ptc_agent_env *env = &l->agent->env;
+	int64_t since = env->store_since ? env->store_since(env->arg) : 0;
+
+	return l->req->built || (l->req->resumed > 0 && since > l->req->resumed);
+}
+
 int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__WorkersReply reply;
@@ -264,7 +274,7 @@ int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 		s.desc.low = l.req->ahead;
 		rc = job_timeout(&l, true, &wait.timeout_ms, err);
 		if (rc == 0)
-			rc = ptc_rank_built_check(l.agent, &s.desc.key, l.req->built, err);
+			rc = ptc_rank_built_check(l.agent, &s.desc.key, were_built(&l), err);
 		if (!rc && !l.req->has_state)
 			rc = ptc_rank_note_write(l.agent, PTC_RANKS_BEGUN, &s.desc.key, err);
 		if (rc == 0)
@@ -509,7 +519,7 @@ static int build_ranks(struct live *l, const struct ptc_group_start *s, struct p
 	if (rc == 0)
 		rc = job_timeout(l, true, &wait.timeout_ms, err);
 	if (rc == 0)
-		rc = ptc_rank_built_check(l->agent, &s->desc.key, req->built, err);
+		rc = ptc_rank_built_check(l->agent, &s->desc.key, were_built(l), err);
 	if (rc == 0)
 		rc = ptc_rank_built_note(l->agent, &s->desc.key, err);
 	if (!rc) {

@@ -45,6 +45,7 @@ enum sim_bug {
 	/* only with both */
 	SIM_BUG_NO_HALT,      /* remaining ranks are not ended before the job is started again */
 	SIM_BUG_NOT_ASKED,    /* a node that is back is not asked whether the ranks that it had built are there */
+	SIM_BUG_STORE_UNSEEN, /* a resumed switch starts ranks in a new store: what its node had built is forgotten */
 	SIM_BUG_LOST_TRAINS,  /* a node whose ranks train is given up by the clock alone */
 	SIM_BUG_FORGET_FENCE, /* a node that comes back empty takes requests of a controller that has lost the lock */
 	SIM_BUG_NOT_GIVEN_UP, /* after a switch that a loss has aborted, its ranks are not given up */

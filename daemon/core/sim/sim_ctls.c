@@ -151,6 +151,7 @@ static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 		r->leave_out = leave_out;
 		r->stop = u->stop;
 		r->built = u->built;
+		r->resumed = u->resumed ? c->intent_mod : 0;
 	}
 }
 
