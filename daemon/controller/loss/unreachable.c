@@ -65,21 +65,28 @@ static void take_ready(struct ptc_unreachable *a)
 	}
 }
 
+static bool any_silent(const struct ptc_unreachable *a)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < a->n; i++)
+		any |= a->v[i].answer == PTC_MACHINE_SILENT;
+	return any;
+}
+
 /* Looks at least once, and for that long: this thread may have stood still itself, and who has answered is there then.
  */
 static void wait_ns(struct ptc_unreachable *a, int64_t ns)
 {
 	int64_t now = ptc_sys_now_ns(), until_ns = now + ns;
-	size_t silent;
 
+	if (!any_silent(a))
+		return;
 	do {
 		if (poll(a->fds, (nfds_t)(TRIES * a->n), (int)(PTC_MAX(until_ns - now + MS - 1, 0) / MS)) > 0)
 			take_ready(a);
-		silent = 0;
-		for (size_t i = 0; i < a->n; i++)
-			silent += a->v[i].answer == PTC_MACHINE_SILENT;
 		now = ptc_sys_now_ns();
-	} while (silent && now < until_ns);
+	} while (any_silent(a) && now < until_ns);
 }
 
 static void look(void *arg, struct ptc_etcd *e)
