@@ -524,8 +524,9 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 	if (p.down)
 		will_tell(ctl, "recovering",
 			  "node %s is down, and a rank of node %s has failed after it: the job is started again once "
-			  "that node is back, or is silent, or lost",
-			  p.names, w->node);
+			  "that node is back, or its machine is silent or has refused connections for %.1f s, or it is "
+			  "lost",
+			  p.names, w->node, (double)PTC_REFUSED_NS / 1e9);
 	else
 		tell_gone(ctl, gone);
 	return true;

@@ -321,6 +321,7 @@ static const char *const bug_names[SIM_BUG_COUNT] = {
 	[SIM_BUG_NOT_ASKED] = "not asked",
 	[SIM_BUG_STORE_UNSEEN] = "store unseen",
 	[SIM_BUG_LOST_TRAINS] = "lost trains",
+	[SIM_BUG_PASSED_NEEDED] = "passed needed",
 	[SIM_BUG_FORGET_FENCE] = "forget fence",
 	[SIM_BUG_HELD_RUNS] = "held runs",
 	[SIM_BUG_HELD_STEP] = "held step",
