@@ -213,6 +213,7 @@ static bool take_up(struct ctl_export *ex, int failure)
 		json_array_clear(ex->written);
 	}
 	ex->done_bytes = ex->file_bytes;
+	ctl_export_homes_done(ex);
 	ptc_job_desc_done(&ex->desc);
 	ptc_admin_export_done(ex->info);
 	ex->info = now;
@@ -301,6 +302,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 		rc = print_written(&ex, err);
 	json_decref(ex.written);
 	ptc_free(ex.kept);
+	ctl_export_homes_done(&ex);
 	ptc_job_desc_done(&ex.desc);
 	ptc_admin_export_done(ex.info);
 	return rc;

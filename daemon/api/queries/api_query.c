@@ -133,20 +133,20 @@ PTC_API_HANDLER(ptc_api_job_list)
 	return ptc_api_send_json(call, ptc_api_dated(d, json_pack("{s:i, s:o}", "version", 1, "jobs", r.rows)), err);
 }
 
-static json_t *where_rows(const struct ptc_view *v)
+static json_t *where_rows(const struct ptc_generation_doc *g)
 {
 	json_t *ranks = json_array();
 
-	for (uint32_t r = 0; r < v->from.world; r++)
-		json_array_append_new(ranks, json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)r, "node",
-						       v->from.nodes[v->from.rank_node[r]], "device",
-						       (json_int_t)v->from.rank_device[r]));
+	for (uint32_t r = 0; r < g->world; r++)
+		json_array_append_new(ranks,
+				      json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)r, "node",
+						g->nodes[g->rank_node[r]], "device", (json_int_t)g->rank_device[r]));
 	return ranks;
 }
 
-char *ptc_api_ranks_json(const struct ptc_view *v)
+char *ptc_api_ranks_json(const struct ptc_generation_doc *g)
 {
-	json_t *rows = where_rows(v);
+	json_t *rows = where_rows(g);
 	char *text = rows ? ptc_json_text(rows) : NULL;
 
 	json_decref(rows);
@@ -389,7 +389,7 @@ static int add_details(struct ptc_daemon *d, struct ptc_target *t, bool whole_jo
 	if (rc)
 		return rc;
 	json_object_set_new(row, "config", json_string(v.from.config));
-	json_object_set_new(row, "ranks", where_rows(&v));
+	json_object_set_new(row, "ranks", where_rows(&v.from));
 	has = ptc_calloc(v.nnodes, sizeof *has);
 	rc = has ? 0 : ptc_nomem(err);
 	if (rc == 0 && !t->has_intent && t->record.snapshot)

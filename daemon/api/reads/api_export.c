@@ -102,7 +102,7 @@ static int export_ranks(struct ptc_daemon *d, const struct ptc_view *v, bool res
 
 	if (rc)
 		return rc;
-	ret->json = ptc_api_ranks_json(v);
+	ret->json = ptc_api_ranks_json(&v->from);
 	if (!ret->json)
 		return ptc_nomem(err);
 	if (!v->from.layout_hash[0])
