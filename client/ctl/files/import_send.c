@@ -75,14 +75,13 @@ static int read_part(const struct reader *r, int64_t offset, char *buf, size_t l
 	return 0;
 }
 
-static int send_entry(struct sender *s, struct reader *r, struct ptc_admin_stream *stream,
-		      const struct ctl_import_part *part, struct ptc_error *err)
+/* at: where they begin in the file; a checkpoint's reader knows that itself. */
+static int send_bytes(struct sender *s, struct reader *r, struct ptc_admin_stream *stream,
+		      const struct ctl_import_part *part, int64_t at, uint64_t size, struct ptc_error *err)
 {
-	uint64_t size = (uint64_t)ptc_item_bytes(&s->im->desc.spec, part->item), digest = 0;
-	int rc = r->dcp ? 0 : ptc_dcp_reader_new(&s->im->checkpoint.d, s->im->checkpoint.dir, &r->dcp, err);
+	uint64_t digest = 0;
+	int rc = 0;
 
-	if (!rc)
-		rc = ptc_dcp_reader_begin(r->dcp, part->entry, err);
 	for (uint64_t done = 0; done < size && !rc;) {
 		void *room;
 		size_t n;
@@ -93,7 +92,8 @@ static int send_entry(struct sender *s, struct reader *r, struct ptc_admin_strea
 		if (rc)
 			break;
 		n = (size_t)PTC_MIN(size - done, (uint64_t)n);
-		rc = ptc_dcp_reader_read(r->dcp, room, n, err);
+		rc = part->entry ? ptc_dcp_reader_read(r->dcp, room, n, err)
+				 : read_part(r, at + (int64_t)done, room, n, err);
 		if (rc)
 			break;
 		digest = ptc_digest_append(digest, room, n);
@@ -106,36 +106,26 @@ static int send_entry(struct sender *s, struct reader *r, struct ptc_admin_strea
 	return rc;
 }
 
+static int send_entry(struct sender *s, struct reader *r, struct ptc_admin_stream *stream,
+		      const struct ctl_import_part *part, struct ptc_error *err)
+{
+	const uint64_t size = (uint64_t)ptc_item_bytes(&s->im->desc.spec, part->item);
+	int rc = r->dcp ? 0 : ptc_dcp_reader_new(&s->im->checkpoint.d, s->im->checkpoint.dir, &r->dcp, err);
+
+	if (!rc)
+		rc = ptc_dcp_reader_begin(r->dcp, part->entry, err);
+	return rc ? rc : send_bytes(s, r, stream, part, 0, size, err);
+}
+
 static int send_part(struct sender *s, struct reader *r, struct ptc_admin_stream *stream,
 		     const struct ctl_import_part *part, struct ptc_error *err)
 {
-	int64_t at = part->file->st.data_start + part->tensor->begin, size = part->tensor->end - part->tensor->begin;
-	uint64_t digest = 0;
+	const uint64_t size = (uint64_t)(part->tensor->end - part->tensor->begin);
 	int rc = open_file(r, part->file, err);
 
-	for (int64_t done = 0; done < size && !rc;) {
-		void *room;
-		size_t n;
-
-		if (atomic_load(&s->stop))
-			return ptc_error_set(err, PTC_ECANCELED, "stopped");
-		rc = ptc_admin_import_room(stream, &room, &n, err);
-		if (rc)
-			break;
-		n = (size_t)PTC_MIN(size - done, (int64_t)n);
-		rc = read_part(r, at + done, room, n, err);
-		if (rc)
-			break;
-		digest = ptc_digest_append(digest, room, n);
-		rc = ptc_admin_import_send(stream, part->item, (uint64_t)done, room, n, err);
-		done += (int64_t)n;
-		atomic_fetch_add(&s->bytes, n);
-	}
-	if (rc == 0)
-		rc = ptc_st_unchanged(r->fd, r->file->path, &r->file->st, err);
 	if (!rc)
-		s->im->digests[part->item] = digest;
-	return rc;
+		rc = send_bytes(s, r, stream, part, part->file->st.data_start + part->tensor->begin, size, err);
+	return rc ? rc : ptc_st_unchanged(r->fd, r->file->path, &r->file->st, err);
 }
 
 static int send_parts(struct sender *s, struct reader *r, struct ptc_error *err)
