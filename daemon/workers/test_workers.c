@@ -172,6 +172,7 @@ static void rank_set_state(struct rank *r, uint64_t step)
 	rank_check(ptc_blob_set(r->c, "job", PTC_BLOB_JOB, &step, sizeof step) == 0, r->c, "blob");
 	rank_check(ptc_blob_set(r->c, "rng", PTC_BLOB_RANK, big, sizeof big) == 0, r->c, "blob");
 	rank_check(ptc_report(r->c, "loss", 1.0 / (double)(step + 1)) == 0, r->c, "report");
+	rank_check(ptc_report(r->c, "g\xc3\xbcte", 2) == 0 && ptc_report(r->c, "cut\xc3", 3) == 0, r->c, "report");
 }
 
 static void nap_us(long us)
@@ -518,7 +519,7 @@ static bool processes_left(void)
 static unsigned ranks_in(const char *state)
 {
 	char *json = NULL, said[40];
-	int len = snprintf(said, sizeof said, "\"state\": \"%s\"", state);
+	int len = snprintf(said, sizeof said, "\"state\":\"%s\"", state);
 	unsigned n = 0;
 
 	if (ptc_workers_json(t.w, UUID, &json, NULL))
@@ -1419,7 +1420,7 @@ static void test_standby(void **state)
 	ok(ptc_workers_start(t.w, &c->desc, WAIT, &err), &err);
 	assert_int_equal(ranks_in("standby"), 0);
 	for (size_t i = 0; i < 2; i++) {
-		snprintf(said, sizeof said, "\"standby\", \"pid\": %d,", (int)pid_of(c, i));
+		snprintf(said, sizeof said, "\"standby\",\"pid\":%d,", (int)pid_of(c, i));
 		assert_non_null(strstr(before, said));
 	}
 	ptc_free(before);
@@ -1691,9 +1692,9 @@ static void test_stall(void **state)
 	assert_non_null(strstr(event.text, "has been at step 5 for "));
 	for (int i = 0; stalled < 1 && i < 20000; i++) { /* seconds go on being counted */
 		assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
-		at = strstr(json, "\"stalled_s\": ");
+		at = strstr(json, "\"stalled_s\":");
 		assert_non_null(at);
-		stalled = strtol(at + strlen("\"stalled_s\": "), NULL, 10);
+		stalled = strtol(at + strlen("\"stalled_s\":"), NULL, 10);
 		ptc_free(json);
 		nap_us(1000);
 	}
@@ -1745,7 +1746,7 @@ static void test_start_after_others(void **state)
 		next = group(1, 2 + 2 * mode, g->desc.mode, "", NULL);
 		g->desc.grace_ms = 3600000;
 		start_generation(g, NULL, 0);
-		for (int i = 0; i < 30000 && !says("\"step\": 5"); i++)
+		for (int i = 0; i < 30000 && !says("\"step\":5"); i++)
 			nap_us(1000);
 		pid = pid_of(g, 0);
 		snprintf(who, sizeof who, "rank 0 (pid %d) of generation %d", (int)pid, (int)g->desc.key.generation);
@@ -1774,7 +1775,7 @@ static void test_stands_and_is_given_up(void **state)
 		struct group *g = group(1, round, PTC_MODE_RESTART, "hang", NULL);
 
 		start_generation(g, NULL, 0);
-		for (int i = 0; i < 30000 && !says("\"step\": 5"); i++)
+		for (int i = 0; i < 30000 && !says("\"step\":5"); i++)
 			nap_us(1000);
 		nap_us(1000000); /* it stands for longer than it has to */
 		at = ptc_sys_now_ns();
@@ -1799,7 +1800,7 @@ static void test_whole(void **state)
 		bool found = false;
 
 		start_generation(g, NULL, 0);
-		snprintf(expect, sizeof expect, "\"step\": 5, \"whole\": %s,", says[i]);
+		snprintf(expect, sizeof expect, "\"step\":5,\"whole\":%s,", says[i]);
 		for (int n = 0; !found && n < 20000; n++) {
 			assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
 			found = strstr(json, expect) != NULL;
@@ -2242,12 +2243,13 @@ static void test_status(void **state)
 	start_generation(g, NULL, 0);
 	for (int i = 0; i < 20000; i++) {
 		ok(ptc_workers_json(t.w, UUID, &json, &err), &err);
-		if (strstr(json, "\"loss\": 0.1666") && strstr(json, "\"step\": 5"))
+		if (strstr(json, "\"loss\":0.1666") && strstr(json, "\"step\":5"))
 			break;
 		ptc_free(json);
 		nap_us(1000);
 	}
-	assert_non_null(strstr(json, "\"state\": \"running\""));
+	assert_non_null(strstr(json, "\"state\":\"running\""));
+	assert_non_null(strstr(json, "\"g\xc3\xbcte\":2,\"cut?\":3"));
 	ptc_free(json);
 	sum = ptc_workers_sum(t.w, UUID);
 	assert_true(sum.ranks == 2 && sum.stepped && sum.step <= 5);
@@ -2773,7 +2775,7 @@ static void test_memory_hangs(void **state)
 	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1, false, &err),
 			 PTC_ESTATE);
 	assert_non_null(strstr(err.text, "still hangs"));
-	assert_true(says("\"hangs_s\": "));
+	assert_true(says("\"hangs_s\":"));
 	assert_true(has_event(PTC_WORKER_EVENT_HANGS, &event));
 	assert_non_null(strstr(event.text, "rank 0 (pid "));
 	there = page_of(&h.v[1]);
@@ -2814,7 +2816,7 @@ static void test_start_beside_stuck(void **state)
 	snprintf(env, sizeof env, "PTC_TEST_DIR=%s", t.dir);
 	g->env[1] = env;
 	start_generation(g, NULL, 0);
-	for (int i = 0; i < 30000 && !(says("\"step\": 5") && reads(g)); i++)
+	for (int i = 0; i < 30000 && !(says("\"step\":5") && reads(g)); i++)
 		nap_us(1000);
 	ptc_workers_drop(t.w, UUID, NULL, 0, true);
 	next = group(1, 2, PTC_MODE_RESTART, "", NULL);

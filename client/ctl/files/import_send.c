@@ -99,13 +99,13 @@ static int next_room(struct sender *s, struct reader *r, uint64_t done, uint64_t
 	return rc;
 }
 
-static int send_entry(struct sender *s, struct reader *r, const struct ctl_import_part *part, struct ptc_error *err)
+/* at: where they begin in the file; a checkpoint's reader knows that itself. */
+static int send_bytes(struct sender *s, struct reader *r, const struct ctl_import_part *part, int64_t at, uint64_t size,
+		      struct ptc_error *err)
 {
-	uint64_t size = (uint64_t)ptc_item_bytes(&s->im->desc.spec, part->item), digest = 0;
-	int rc = r->dcp ? 0 : ptc_dcp_reader_new(&s->im->checkpoint.d, s->im->checkpoint.dir, &r->dcp, err);
+	uint64_t digest = 0;
+	int rc = 0;
 
-	if (!rc)
-		rc = ptc_dcp_reader_begin(r->dcp, part->entry, err);
 	for (uint64_t done = 0; done < size && !rc;) {
 		struct ptc_admin_stream *stream;
 		void *room;
@@ -114,7 +114,8 @@ static int send_entry(struct sender *s, struct reader *r, const struct ctl_impor
 		rc = next_room(s, r, done, size - done, &stream, &room, &n, err);
 		if (rc)
 			break;
-		rc = ptc_dcp_reader_read(r->dcp, room, n, err);
+		rc = part->entry ? ptc_dcp_reader_read(r->dcp, room, n, err)
+				 : read_part(r, at + (int64_t)done, room, n, err);
 		if (rc)
 			break;
 		digest = ptc_digest_append(digest, room, n);
@@ -127,33 +128,24 @@ static int send_entry(struct sender *s, struct reader *r, const struct ctl_impor
 	return rc;
 }
 
+static int send_entry(struct sender *s, struct reader *r, const struct ctl_import_part *part, struct ptc_error *err)
+{
+	const uint64_t size = (uint64_t)ptc_item_bytes(&s->im->desc.spec, part->item);
+	int rc = r->dcp ? 0 : ptc_dcp_reader_new(&s->im->checkpoint.d, s->im->checkpoint.dir, &r->dcp, err);
+
+	if (!rc)
+		rc = ptc_dcp_reader_begin(r->dcp, part->entry, err);
+	return rc ? rc : send_bytes(s, r, part, 0, size, err);
+}
+
 static int send_part(struct sender *s, struct reader *r, const struct ctl_import_part *part, struct ptc_error *err)
 {
-	int64_t at = part->file->st.data_start + part->tensor->begin, size = part->tensor->end - part->tensor->begin;
-	uint64_t digest = 0;
+	const uint64_t size = (uint64_t)(part->tensor->end - part->tensor->begin);
 	int rc = open_file(r, part->file, err);
 
-	for (int64_t done = 0; done < size && !rc;) {
-		struct ptc_admin_stream *stream;
-		void *room;
-		size_t n;
-
-		rc = next_room(s, r, (uint64_t)done, (uint64_t)(size - done), &stream, &room, &n, err);
-		if (rc)
-			break;
-		rc = read_part(r, at + done, room, n, err);
-		if (rc)
-			break;
-		digest = ptc_digest_append(digest, room, n);
-		rc = ptc_admin_import_send(stream, part->item, (uint64_t)done, room, n, err);
-		done += (int64_t)n;
-		atomic_fetch_add(&s->bytes, n);
-	}
-	if (rc == 0)
-		rc = ptc_st_unchanged(r->fd, r->file->path, &r->file->st, err);
 	if (!rc)
-		s->im->digests[part->item] = digest;
-	return rc;
+		rc = send_bytes(s, r, part, part->file->st.data_start + part->tensor->begin, size, err);
+	return rc ? rc : ptc_st_unchanged(r->fd, r->file->path, &r->file->st, err);
 }
 
 static int send_parts(struct sender *s, struct reader *r, struct ptc_error *err)

@@ -20,7 +20,7 @@
 #include "base/number/fence.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
-#include "daemon/cluster/ranks/rank_rows.h"
+#include "formats/ranks/rank_rows.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
