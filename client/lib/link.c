@@ -5,6 +5,7 @@
  * still asks for are then sent again. REFUSED, another version, or a job whose folder has been gone for a while is
  * final (`fatal`): every call then returns that error. A rank that trains gets it at its next boundary. */
 #include "client/lib/link.h"
+#include "client/lib/copy/summed.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -249,7 +250,8 @@ static bool say_hello(ptc_client *c)
 				     .pid = (uint64_t)getpid(),
 				     .token = c->token,
 				     .version = REPORTED_VERSION,
-				     .features = PTC_LOCAL_CAN_FILL | PTC_LOCAL_CAN_TAKE_STATE };
+				     .features = PTC_LOCAL_CAN_FILL | PTC_LOCAL_CAN_TAKE_STATE |
+						 (ptc_summed_able() ? PTC_LOCAL_CAN_VERIFY : 0) };
 	size_t offset = 0;
 
 	c->out.len = 0;
