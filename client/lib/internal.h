@@ -149,8 +149,7 @@ struct ptc_client {
 	struct {    /* fill.c: on this connection */
 		uint64_t id, failed;
 		int code;
-		bool unsaid;
-		bool on_disk;
+		bool unsaid, damaged, on_disk;
 		uint8_t *map; /* of file dev, ino */
 		uint64_t map_bytes;
 		dev_t dev;

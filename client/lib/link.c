@@ -6,6 +6,7 @@
  * whose folder has been gone for a while is final (`fatal`): every call then returns that error. A rank that trains
  * gets it at its next boundary. */
 #include "client/lib/link.h"
+#include "client/lib/copy/summed.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -250,7 +251,8 @@ static bool say_hello(ptc_client *c)
 				     .pid = (uint64_t)getpid(),
 				     .token = c->token,
 				     .version = REPORTED_VERSION,
-				     .features = PTC_LOCAL_CAN_FILL | PTC_LOCAL_CAN_TAKE_STATE };
+				     .features = PTC_LOCAL_CAN_FILL | PTC_LOCAL_CAN_TAKE_STATE |
+						 (ptc_summed_able() ? PTC_LOCAL_CAN_VERIFY : 0) };
 	size_t offset = 0;
 
 	c->out.len = 0;

@@ -728,6 +728,38 @@ static void touch(const struct ptc_slot_view *v, struct state *s, bool writing)
 	ok(writing ? slot_write(v, remote, n, local, n, &err) : slot_read(v, remote, n, local, n, &err), &err);
 }
 
+static int fill_rows(const struct ptc_slot_view *v, struct ptc_slot_filling *f, int fd,
+		     const struct ptc_slot_rows *rows, size_t n, struct ptc_error *err)
+{
+	return ptc_slot_fill(v, f, fd, &(struct ptc_slot_order){ .rows = rows, .nrows = n }, NULL, err);
+}
+
+/* The rank compares what it reads with checksums: a bit that flips in the file, before it reads, is found. Then it
+ * reads all of it once more. */
+static void touch_summed(const struct ptc_slot_view *v, struct ptc_slot_filling *f, int rw,
+			 const struct ptc_slot_rows *rows, size_t n)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_chunk_sums chunk = { .at = 0 };
+	struct ptc_slot_order order = { rows, &chunk, n, 1 };
+	uint8_t *bytes = calloc(1, PTC_CHUNK_BYTES), bad;
+
+	assert_int_equal(ftruncate(rw, PTC_CHUNK_BYTES), 0);
+	assert_int_equal(pread(rw, bytes, PTC_CHUNK_BYTES, 0), PTC_CHUNK_BYTES);
+	for (size_t b = 0; b < PTC_ARRAY_LEN(chunk.sums); b++)
+		chunk.sums[b] = ptc_checksum(bytes + b * PTC_BLOCK_BYTES,
+					     PTC_MIN(PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - b * PTC_BLOCK_BYTES));
+	for (int round = 0; round < 3; round++) {
+		bad = bytes[rows[0].offset] ^ (round == 1 ? 1 : 0);
+		assert_int_equal(pwrite(rw, &bad, 1, (off_t)rows[0].offset), 1);
+		ok(ptc_slot_fill(v, f, rw, &order, NULL, &err), &err);
+		ok(ptc_slot_filled(v, f, NULL, &err), &err);
+		assert_false(f->failed);
+		assert_int_equal(f->damaged, round == 1);
+	}
+	free(bytes);
+}
+
 /* What `touch` writes, read by the rank out of a file: all that it has declared, m by its rows at once. */
 static void touch_by_file(const struct ptc_slot_view *v, const struct state *s)
 {
@@ -762,16 +794,18 @@ static void touch_by_file(const struct ptc_slot_view *v, const struct state *s)
 		n++;
 	}
 	for (size_t i = 0; i < n; i++) /* one message each, so that there are several on the way */
-		ok(ptc_slot_fill(v, &f, fd, &rows[i], 1, NULL, &err), &err);
+		ok(fill_rows(v, &f, fd, &rows[i], 1, &err), &err);
 	ok(ptc_slot_filled(v, &f, NULL, &err), &err);
 	assert_false(f.failed);
 	rows[0].address += rows[0].bytes * (1u << 20);
-	assert_int_equal(ptc_slot_fill(v, &f, fd, rows, 1, NULL, &err), PTC_EINTERNAL);
+	assert_int_equal(fill_rows(v, &f, fd, rows, 1, &err), PTC_EINTERNAL);
 	close(fd);
+	rows[0].address -= rows[0].bytes * (1u << 20);
+	if (v->verifies)
+		touch_summed(v, &f, rw, rows, n);
 	/* What is behind the file's end is not there; the rank says so, and what we write then is what it has. */
 	assert_int_equal(ftruncate(rw, 1), 0);
-	rows[0].address -= rows[0].bytes * (1u << 20);
-	ok(ptc_slot_fill(v, &f, rw, rows, 1, NULL, &err), &err);
+	ok(fill_rows(v, &f, rw, rows, 1, &err), &err);
 	ok(ptc_slot_filled(v, &f, NULL, &err), &err);
 	assert_true(f.failed);
 	close(rw);
@@ -2441,7 +2475,7 @@ static void test_memory_is_read_only(void **state)
 		if (strcmp(v[0].tensors[k].name, "p") == 0)
 			rows.address = v[0].tensors[k].regions[0].address;
 	assert_true(rows.address);
-	ok(ptc_slot_fill(&v[0], &f, fd, &rows, 1, NULL, &err), &err);
+	ok(fill_rows(&v[0], &f, fd, &rows, 1, &err), &err);
 	ok(ptc_slot_filled(&v[0], &f, NULL, &err), &err);
 	assert_true(f.failed);
 	ok(ptc_slot_go(&v[0], false, NULL, 0, NULL, 0, &err), &err);

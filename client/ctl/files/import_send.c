@@ -107,7 +107,7 @@ static int send_bytes(struct sender *s, struct reader *r, const struct ctl_impor
 	int rc = 0;
 
 	for (uint64_t done = 0; done < size && !rc;) {
-		struct ptc_admin_stream *stream;
+		struct ptc_admin_stream *stream = NULL;
 		void *room;
 		size_t n;
 

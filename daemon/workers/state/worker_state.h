@@ -100,10 +100,11 @@ struct worker {
 		int64_t until_ns;
 	} get;
 	struct {
-		bool can;
+		bool can, verifies;
 		uint64_t session;    /* number of connections on which it has said HELLO */
 		uint64_t sent, done; /* ids on this connection */
 		bool failed;         /* the worker could not carry out one of them */
+		bool damaged;        /* a block did not match its checksum, since somebody has waited for all of them */
 	} fill;
 	bool leaving;   /* it gives up, and waits for us (ptc_leave) */
 	int64_t bad_ns; /* its device has failed: it is ended from then on, once nobody reads its memory; 0: no */

@@ -117,6 +117,7 @@ static void fill_view_locked(struct ptc_slot_view *s, struct view *v)
 									: "it is not held",
 				     .promises = k && k->page && atomic_load(&k->page->survives),
 				     .stays = ptc_worker_stays(k),
+				     .verifies = k && k->fill.verifies,
 				     .opaque = v };
 	s->staged = v->staging != NULL;
 	s->outlived = v->outlived;
