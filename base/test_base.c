@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/number/checksum_avx2.h"
 #include "base/number/digest.h"
 #include "base/number/search.h"
 #include "base/status.h"
@@ -99,6 +100,28 @@ static void powers_of_the_digest_add_up(void **state)
 	}
 }
 
+static void take_piece(void *arg, size_t at, size_t n)
+{
+	size_t *next = arg;
+
+	assert_int_equal(at, *next);
+	assert_true(n);
+	*next += n;
+}
+
+static void check_pieces(const uint8_t *data)
+{
+	const size_t lengths[] = { 0, 1, 4095, 4096, 4097, 8192, 65472, 65536 };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(lengths); i++) {
+		size_t next = 0;
+
+		assert_true(ptc_checksum_each_avx2(data + i, lengths[i], take_piece, &next) ==
+			    XXH3_64bits(data + i, lengths[i]));
+		assert_int_equal(next, lengths[i]);
+	}
+}
+
 /* What stores of other processors have written must verify here: whichever code sums, the sums are libxxhash's. */
 static void checksums_are_those_of_libxxhash(void **state)
 {
@@ -116,6 +139,8 @@ static void checksums_are_those_of_libxxhash(void **state)
 	}
 	for (size_t i = 0; i < PTC_ARRAY_LEN(long_ones); i++)
 		assert_true(ptc_checksum(data + i, long_ones[i]) == XXH3_64bits(data + i, long_ones[i]));
+	if (__builtin_cpu_supports("avx2"))
+		check_pieces(data);
 	ptc_free(data);
 }
 

@@ -88,6 +88,11 @@ static int least_fence(void *arg, const char *uuid, int64_t *ret_fence)
 	return rc;
 }
 
+static int64_t store_since(void *arg)
+{
+	return ptc_cluster_store_since(((struct ptc_daemon *)arg)->cluster);
+}
+
 void ptc_layouts_agent_env(struct ptc_agent_env *env)
 {
 	env->layout_get = layout_get;
@@ -96,6 +101,7 @@ void ptc_layouts_agent_env(struct ptc_agent_env *env)
 	env->job_release = job_release;
 	env->blob_get = blob_get;
 	env->least_fence = least_fence;
+	env->store_since = store_since;
 	env->keep_committed = keep_committed;
 	env->committed_get = committed_get;
 	env->committed_release = committed_release;

@@ -100,7 +100,7 @@ static bool take_ready(struct pollfd *fds, size_t *n)
 			fds[left++] = fds[i];
 			continue;
 		}
-		there |= ptc_machine_answered(fds[i].fd);
+		there |= ptc_machine_answered(fds[i].fd) != PTC_MACHINE_SILENT;
 		close(fds[i].fd);
 	}
 	*n = left;
@@ -130,13 +130,14 @@ static bool wait_answer(struct pollfd *fds, size_t *n)
 static bool any_is_there(const struct machines *m, size_t first, size_t *nothers)
 {
 	struct pollfd fds[MACHINES_MAX];
+	enum ptc_machine answer = PTC_MACHINE_SILENT;
+	bool there;
 	size_t n = 0;
-	bool there = false;
 
 	for (size_t i = first; i < m->n && i - first < MACHINES_MAX; i++) {
 		struct addrinfo *a = ptc_machine_look_up(m->v[i].address);
 		bool own = a && ptc_machine_is_own(a);
-		int fd = a && !own ? ptc_machine_connect(a, &there) : -1;
+		int fd = a && !own ? ptc_machine_connect(a, &answer) : -1;
 
 		*nothers += !own;
 		if (fd >= 0)
@@ -144,7 +145,7 @@ static bool any_is_there(const struct machines *m, size_t first, size_t *nothers
 		if (a)
 			freeaddrinfo(a);
 	}
-	there = there || wait_answer(fds, &n);
+	there = answer != PTC_MACHINE_SILENT || wait_answer(fds, &n);
 	for (size_t i = 0; i < n; i++)
 		close(fds[i].fd);
 	return there;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ranks on this node and the rest of the cluster.
+/* Writes what happens to the ranks on this node into etcd, ends ranks on devices that are not well, and asks other
+ * nodes for rendezvous keys.
  *
  * Happy path: the worker events of a node's ranks are written under the job's keys, where any controller of the job
  * sees them; rendezvous keys are asked for at the daemon of rank 0's node.

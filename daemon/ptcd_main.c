@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcd: one per node.
+/* ptcd's main: one per node.
  *
  * Happy path: options and configuration, store, local etcd (coordinator:
  * local), listeners, lease and mirror, agent, controllers; READY=1 to systemd;

@@ -34,6 +34,7 @@
 #include "daemon/store/store.h"
 #include "daemon/workers/group/hold/group_hold.h"
 #include "daemon/workers/workers.h"
+#include "fusefs/launch/launch.h"
 #include "proto/direct_read.h"
 
 #include <limits.h>
@@ -375,6 +376,20 @@ static int open_documents(struct ptc_daemon *d, struct ptc_error *err)
 	return rc ? rc : ptc_layouts_new(d->docs.kept, &d->docs.layouts, err);
 }
 
+/* Who writes the lock file may be a ptc-fuse that another ptcd has started. */
+static bool backing(void *arg, uint64_t *ret_bytes, uint64_t *ret_open)
+{
+	const struct ptc_daemon *d = arg;
+	char lock[PATH_MAX], dir[PATH_MAX];
+	pid_t pid;
+
+	snprintf(lock, sizeof lock, "%s/fuse.lock", d->config.run_dir);
+	if (!ptc_fuse_lock_held(lock, &pid, dir, sizeof dir))
+		return false;
+	ptc_fuse_lock_backing(lock, ret_bytes, ret_open);
+	return true;
+}
+
 static int start_agent(struct process *p, struct ptc_error *err)
 {
 	struct ptc_daemon *d = &p->d;
@@ -387,6 +402,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		.prefetch_bytes = d->config.prefetch,
 		.staging_bytes = p->memory.staging,
 		.memory_json = p->memory_json.data,
+		.backing = backing,
 		.work_bytes = p->memory.work,
 		.spec_get = spec_get,
 		.spec_release = spec_release,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SIGHUP: reads again everything that can be read again while ptcd runs.
+/* SIGHUP: reads again the parts of ptcd.yaml that can change while ptcd runs.
  *
  * Happy path: on a thread of libuv, the configuration is read, and the certificates that the running configuration
  * names are checked. Then the log's level is set, and certificates count as renewed: connections that are made from now

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fingerprints. Happy path: a fingerprint has the sizes, the times of change and the ends of each file. With `whole` it
- * also has a digest of whatever says where samples lie: of the index or, if samples are files, of the files' names,
- * sizes and times. Failure modes: PTC_EIO where a file cannot be read; PTC_ECORRUPT with what differs. A fingerprint
- * finds changes that happen, not those that somebody hides. */
+/* Fingerprints of a dataset's source: finds out whether its files have changed since it was registered. Happy path: a
+ * fingerprint has the sizes, the times of change and the ends of each file. With `whole` it also has a digest of
+ * whatever says where samples lie: of the index or, if samples are files, of the files' names, sizes and times.
+ * Failure modes: PTC_EIO where a file cannot be read; PTC_ECORRUPT with what differs. A fingerprint finds changes that
+ * happen, not those that somebody hides. */
 #include "dataset/internal.h"
 
 #include "base/alloc.h"

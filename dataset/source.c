@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of kinds and dtypes, and the public functions. Happy path: most functions call the kind's own. Failure modes:
- * source.h. */
+/* The public functions of dataset/, the choice of a source's kind, and the names of kinds and dtypes. Happy path: most
+ * functions call the kind's own. Failure modes: source.h. */
 #include "dataset/internal.h"
 
 #include "base/alloc.h"

@@ -231,6 +231,15 @@ json_t *ptc_members_to_json(const struct ptc_members *t, const void *from)
 	return NULL;
 }
 
+int ptc_members_put_list(json_t *map, const char *key, const struct ptc_members *t, const void *v, size_t n)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < n; i++)
+		json_array_append_new(list, ptc_members_to_json(t, (const char *)v + i * t->size));
+	return json_object_set_new(map, key, list);
+}
+
 json_t *ptc_members_to_doc(int version, const struct ptc_members *t, const void *from)
 {
 	json_t *root = json_pack("{s:i}", "version", version);

@@ -80,6 +80,8 @@ struct ptc_member {
 int ptc_members_put(json_t *map, const struct ptc_members *t, const void *from);
 /* Makes the whole value; NULL where ptc_members_put returns -1. */
 json_t *ptc_members_to_json(const struct ptc_members *t, const void *from);
+/* Adds a list of n structs to a map. A struct that cannot be written is left out. Returns as ptc_members_put. */
+int ptc_members_put_list(json_t *map, const char *key, const struct ptc_members *t, const void *v, size_t n);
 /* Makes a whole document: {"version": version}, then the members. The text is ptc_free'd. NULL: as above. */
 json_t *ptc_members_to_doc(int version, const struct ptc_members *t, const void *from);
 char *ptc_members_to_text(int version, const struct ptc_members *t, const void *from);

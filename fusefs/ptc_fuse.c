@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -63,8 +64,8 @@ struct process {
 	struct ptc_fs_admin *admin;
 	struct ptc_fs_source source;
 	struct ptc_fs *fs;
-	int lock_fd;                     /* the lingering thread's while it runs; -1: not held */
-	uint64_t told_bytes, told_files; /* what the lock file says of the backing files */
+	int lock_fd;                      /* the lingering thread's while it runs; -1: not held */
+	struct ptc_fs_backing_usage told; /* what the lock file says of the backing files */
 };
 
 static struct ptc_fs *_Atomic serving; /* read by the handler and by linger_main */
@@ -233,19 +234,18 @@ static void drop_lock(struct process *p)
 /* Says in the lock file, behind its first line, what the backing files take, for ptcd's metrics. */
 static void tell_backings(struct process *p)
 {
-	char line[64];
-	uint64_t bytes, files;
+	char line[96];
+	struct ptc_fs_backing_usage now;
 	off_t at = (off_t)snprintf(NULL, 0, "%d %s\n", (int)getpid(), p->o.dir);
 	int n;
 
-	ptc_fs_backings(p->fs, &bytes, &files);
-	if (p->lock_fd < 0 || (bytes == p->told_bytes && files == p->told_files))
+	ptc_fs_backings(p->fs, &now);
+	if (p->lock_fd < 0 || !memcmp(&now, &p->told, sizeof(now)))
 		return;
-	n = snprintf(line, sizeof(line), "backing %20" PRIu64 " %20" PRIu64 "\n", bytes, files); /* always as long */
-	if (pwrite(p->lock_fd, line, (size_t)n, at) == n) {
-		p->told_bytes = bytes;
-		p->told_files = files;
-	}
+	n = snprintf(line, sizeof(line), "backing %20" PRIu64 " %20" PRIu64 " %20" PRIu64 "\n", now.bytes, now.files,
+		     now.open); /* always as long */
+	if (pwrite(p->lock_fd, line, (size_t)n, at) == n)
+		p->told = now;
 }
 
 /* Ends the process's service when the daemon is gone for good. Keeps the lock file up to date. Unmounted by somebody,
@@ -292,6 +292,17 @@ static int serve(struct process *p, struct ptc_error *err)
 	return rc;
 }
 
+/* Each backing file takes a descriptor. */
+static void take_descriptors(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit); /* where it fails, there are fewer backing files */
+}
+
 int main(int argc, char **argv)
 {
 	struct process p = { .lock_fd = -1 };
@@ -299,6 +310,7 @@ int main(int argc, char **argv)
 	int rc;
 
 	ptc_sys_standard_fds();
+	take_descriptors();
 	rc = parse(argc, argv, &p.o, &err);
 	if (rc) {
 		if (err.text[0])

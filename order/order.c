@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The permutation is a Feistel network over Z_rows x Z_columns with cycle walking (J. Black, P. Rogaway: Ciphers with
- * Arbitrary Finite Domains, CT-RSA 2002, "Generalized-Feistel Cipher"). Round functions are streams of SplitMix64
- * (G. Steele, D. Lea, C. Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014), reduced to a range by the
- * high half of a product (D. Lemire: Fast Random Integer Generation in an Interval, 2019; without its rejection: the
- * bias is below range / 2^64). Why these sizes: docs/order.md.
+/* The order of samples is a permutation: a Feistel network over Z_rows x Z_columns with cycle walking (J. Round
+ * functions are streams of SplitMix64 (G. Steele, D. Lea, C. Flood: Fast Splittable Pseudorandom Number Generators,
+ * OOPSLA 2014), reduced to a range by the high half of a product (D. Lemire: Fast Random Integer Generation in an
+ * Interval, 2019; without its rejection: the bias is below range / 2^64). Why these sizes: docs/order.md.
  *
  * Happy path: above 70 samples, rows * columns exceeds nsamples by less than rows, so a walk takes little more than one
  * turn. With fewer samples it takes rows * columns / nsamples turns on average, at most; 64 places are the fewest.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers are found by the first number in a name. The hidden size is the size that most of their matrices share;
+/* Finds layers by the first number in a tensor's name. The hidden size is the size that most of their matrices share;
  * matrices of attention, of the feed-forward part and of experts are summed up by their names. Fails where a layer is
  * missing or has neither part. */
 #include "planner/infer.h"

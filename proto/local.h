@@ -66,6 +66,7 @@
 #define PTC_LOCAL_CONFIG_MAX          4095
 #define PTC_LOCAL_SPANS_MAX           (1u << 14)
 #define PTC_LOCAL_ROWS_MAX            1024       /* of one FILL */
+#define PTC_LOCAL_CHUNKS_MAX          256        /* likewise */
 #define PTC_LOCAL_DEVICES_MAX         (1u << 16) /* DEVICE messages of a rank */
 #define PTC_LOCAL_HANDLES_MAX         4096       /* of them, those that come with a descriptor */
 #define PTC_LOCAL_UUID_MAX            47
@@ -137,6 +138,7 @@ enum ptc_local_resume_phase {
 /* Abilities of a rank that not every rank has: bits of a HELLO. */
 #define PTC_LOCAL_CAN_FILL       1u
 #define PTC_LOCAL_CAN_TAKE_STATE 2u /* take BLOBs and CURSORs before GENERATION too, not only before RESTORED */
+#define PTC_LOCAL_CAN_VERIFY     4u /* compare what it copies for a FILL with checksums */
 
 struct ptc_local_header {
 	uint32_t magic;

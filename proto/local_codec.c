@@ -324,7 +324,8 @@ static const struct ptc_local_member restored_members[] = { IS(restored, restore
 							    IS(restored, step, U64, PTC_LOCAL_STEP_MAX) };
 MESSAGE(restored, true)
 
-static const struct ptc_local_member filled_members[] = { RUN64(filled, id, failed, 2), IS(filled, code, U32, 0) };
+static const struct ptc_local_member filled_members[] = { RUN64(filled, id, failed, 2), IS(filled, code, U32, 0),
+							  LATER(filled, damaged, FLAG, 1) };
 MESSAGE(filled, true)
 
 static const struct ptc_local_member device_members[] = { RUN64(device, address, buffer, 4),
@@ -460,12 +461,23 @@ bool ptc_local_get_span(struct ptc_local_staging *s, struct ptc_local_span *ret)
 static const struct ptc_local_member fill_members[] = { RUN64(fill, generation, id, 3),
 							IS(fill, nrows, U32, PTC_LOCAL_ROWS_MAX) };
 static const struct ptc_local_member rows_members[] = { RUN64(rows, address, offset_step, 6) };
+#define ROWS_BYTES  48u
+#define CHUNK_BYTES (8u * CHUNK_WORDS)
+#define CHUNK_WORDS (3u + PTC_DIRECT_READ_CHUNK_BLOCKS)
+static const struct ptc_local_member chunks_members[] = { LATER(fill, nchunks, U32, PTC_LOCAL_CHUNKS_MAX) };
+static const struct ptc_local_member chunk_members[] = {
+	PTC_LOCAL_RUN(struct ptc_direct_read_chunk, at, sums[PTC_DIRECT_READ_CHUNK_BLOCKS - 1], U64, 8, CHUNK_WORDS)
+};
 
-void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m, const struct ptc_local_rows *rows)
+void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m, const struct ptc_local_rows *rows,
+			const struct ptc_direct_read_chunk *chunks)
 {
 	ptc_local_put_members(o, fill_members, LEN(fill_members), m);
 	for (uint32_t i = 0; i < m->nrows; i++)
 		ptc_local_put_members(o, rows_members, LEN(rows_members), &rows[i]);
+	ptc_local_put_members(o, chunks_members, LEN(chunks_members), m);
+	for (uint32_t i = 0; i < m->nchunks; i++)
+		ptc_local_put_members(o, chunk_members, LEN(chunk_members), &chunks[i]);
 	put_added(o);
 }
 
@@ -475,7 +487,18 @@ bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret
 
 	ptc_local_get_members(&in, fill_members, LEN(fill_members), ret);
 	ret->rows = in;
-	return !in.bad;
+	if (in.bad || (size_t)(in.end - in.p) < (size_t)ret->nrows * ROWS_BYTES)
+		return false;
+	in.p += (size_t)ret->nrows * ROWS_BYTES;
+	ptc_local_get_members(&in, chunks_members, LEN(chunks_members), ret);
+	ret->chunks = in;
+	return !in.bad && (size_t)(in.end - in.p) >= (size_t)ret->nchunks * CHUNK_BYTES;
+}
+
+bool ptc_local_get_chunk(struct ptc_local_fill *f, struct ptc_direct_read_chunk *ret)
+{
+	ptc_local_get_members(&f->chunks, chunk_members, LEN(chunk_members), ret);
+	return !f->chunks.bad && ret->at <= INT64_MAX - PTC_DIRECT_READ_CHUNK_BYTES;
 }
 
 /* Whether the last row of a side ends below limit; nothing wraps on the way. */

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "proto/local.h"
+#include "proto/direct_read.h"
 #include "proto/local_page.h"
 
 struct ptc_local_out {
@@ -150,7 +151,8 @@ struct ptc_local_device {
 	uint8_t descriptor;       /* 1: it comes along */
 };
 /* A rank that waits to be restored reads bytes of the file that came with the message to where it has declared them. It
- * handles FILLs in order, so a FILLED answers for all FILLs before it on this connection. */
+ * handles FILLs in order, so a FILLED answers for all FILLs before it on this connection. With chunks, the rows lie in
+ * these, and the rank verifies their blocks (but not of rows for devices: ptcd has). */
 struct ptc_local_rows {
 	uint64_t address, offset; /* of the first row, in the rank's memory and in the file */
 	uint64_t bytes, count;    /* of one row, of rows */
@@ -158,13 +160,14 @@ struct ptc_local_rows {
 };
 struct ptc_local_fill {
 	uint64_t generation, incarnation, id; /* id: from 1, one more each time */
-	uint32_t nrows;
-	struct ptc_local_in rows;
+	uint32_t nrows, nchunks;
+	struct ptc_local_in rows, chunks;
 };
 struct ptc_local_filled {
 	uint64_t id;     /* of the last one done */
 	uint64_t failed; /* of one that was not done since the last FILLED; 0: none */
 	int32_t code;    /* why: errno */
+	bool damaged;    /* since the last FILLED, a block of one did not match its checksum */
 };
 /* ptc_local_put_NAME(out, message), ptc_local_get_NAME(bytes, number, ret_message). Of rendezvous, PUT, GET and REPLY
  * are the same; unused members are 0 or "". */
@@ -185,9 +188,11 @@ void ptc_local_put_staging(struct ptc_local_out *o, uint64_t bytes, const struct
 			   uint32_t nspans);
 bool ptc_local_get_staging(const void *data, size_t len, struct ptc_local_staging *ret);
 bool ptc_local_get_span(struct ptc_local_staging *s, struct ptc_local_span *ret);
-void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m, const struct ptc_local_rows *rows);
+void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m, const struct ptc_local_rows *rows,
+			const struct ptc_direct_read_chunk *chunks);
 bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret);
 bool ptc_local_get_rows(struct ptc_local_fill *f, struct ptc_local_rows *ret);
+bool ptc_local_get_chunk(struct ptc_local_fill *f, struct ptc_direct_read_chunk *ret);
 void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t incarnation);
 bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_incarnation);
 /* GO, FINISHED: the step. One number. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arguments that channels and servers give the C core: limits, keepalive, and features that are switched off
- * everywhere. Nothing here can fail; more arguments than there is room for are a mistake of ours (ptc_require). */
+/* Arguments of gRPC's channels and servers: limits, keepalive, and features that are switched off everywhere. Nothing
+ * here can fail; more arguments than there is room for are a mistake of ours (ptc_require). */
 #include "rpc/internal.h"
 
 void ptc_rpc_args_int(struct ptc_rpc_args *a, const char *key, int value)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our status codes to and from the core's, and error texts of calls.
+/* Turns our status codes into the core's and back, and makes error texts of calls.
  *
  * Happy path: a ptc peer's code comes in trailing metadata "ptc-status" as
  * decimal text and its error line as the status message; both are passed on.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Library life, completion queues, and the core's log.
+/* Starts and ends gRPC's library, and has completion queues and the core's log.
  *
  * Happy path: ptc_rpc_init() once; the core's own threads have all signals
  * blocked as well as ours (base/sys/thread.h).

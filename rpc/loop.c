@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop bridge: an intrusive queue under a mutex, and one uv_async.
+/* The bridge to the loop thread: an intrusive queue under a mutex, and one uv_async.
  *
  * Happy path: any thread appends a node and wakes the loop; the loop takes the
  * whole queue at once (wake-ups coalesce) and runs it in order.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of torch.distributed.checkpoint: PyTorch reads what ptc writes, at another shape; ptc reads what PyTorch writes; and what a
-full disk, a flipped bit or a kill leaves."""
+full disk or a kill leaves."""
 import glob
 import importlib.util
 import json
@@ -144,7 +144,7 @@ class Archive(harness.Case):
             self.assertEqual(last, min(min(steps) for steps in job.steps_logged().values()))
 
     def test_damage(self):
-        """A bit flipped anywhere is found, and named; what does not fit is refused before anything is changed."""
+        """What does not fit is refused before anything is changed. Flipped bits: test_flips.py."""
         s, rng = states.State({"exp_avg": "F32"}), np.random.default_rng(self.seed)
         s.add(rng, "a", "F32", (64, 48))
         s.add(rng, "b", "BF16", (6,))
@@ -156,33 +156,10 @@ class Archive(harness.Case):
             self.refused(c, "export", "there", "--dcp", good, contains="is not empty")
             back = Job(c, "back", s, self.path("job2"), ROWS)
             back.create()
-            files = sorted(f for f in os.listdir(good))
-            self.assertEqual([".metadata", "__0_0.distcp", "ptc-ledger.json", "ptc.json"], files)
-            for i in range(24):
-                path = os.path.join(good, files[i % 2] if i % 4 else self.random.choice(files))
-                at, bit = self.random.randrange(os.path.getsize(path)), 1 << self.random.randrange(8)
-                self.flip(path, at, bit)
-                r = c.ptcctl("import", "back", good, "--config", "tp=1", check=False, timeout_s=120 * PATIENCE)
-                if r.returncode == 0:  # a date in a header, say: the state has to be right all the same
-                    out = back.export(self.path(f"out-{i}"))
-                    for field, file in out.items():
-                        self.same_tensors(back.files[field], file)
-                    back.delete()
-                    back.create()
-                else:
-                    self.assertIn(good, r.stderr, f"bit {bit} of byte {at} of {path}")
-                self.flip(path, at, bit)
+            self.assertEqual([".metadata", "__0_0.distcp", "ptc-ledger.json", "ptc.json"], sorted(os.listdir(good)))
             os.truncate(os.path.join(good, "__0_0.distcp"), 5000)
             self.refused(c, "import", "back", good, "--config", "tp=1", contains="is shorter than")
             self.assertFalse(back.wait_idle()["has_state"])
-
-    @staticmethod
-    def flip(path, at, bit):
-        with open(path, "r+b") as f:
-            f.seek(at)
-            byte = f.read(1)[0]
-            f.seek(at)
-            f.write(bytes([byte ^ bit]))
 
     def small(self, c, name="there"):
         s, rng = states.State({"exp_avg": "F32"}), np.random.default_rng(self.seed)

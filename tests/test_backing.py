@@ -17,11 +17,13 @@ import unittest
 import harness
 import numpy as np
 import state as states
+import test_fuse
+import test_metrics
 from harness import PATIENCE, Job, skip_unless_root, wait_for
-from test_fuse import CAN_MOUNT, OTHER_UID, Mount, run_with_fuse_for_all, status_of
+from test_fuse import CAN_MOUNT, DETACH, LIBC, MOUNT_S, OTHER_UID, Mount, run_with_fuse_for_all, status_of
 
 MIB = 1 << 20
-LINE = re.compile(r"^backing +(\d+) +(\d+)$", re.M)
+LINE = re.compile(r"^backing +(\d+) +(\d+) +(\d+)$", re.M)
 DTYPES = ("F32", "F64", "I64", "U8", "F16")
 
 
@@ -47,9 +49,13 @@ class BackedMount(Mount):
 
     def usage(self):
         """(bytes, files)"""
+        return self.said_usage()[:2]
+
+    def said_usage(self):
+        """(bytes, files, bytes of those that are open)"""
         with open(self.lock) as f:
             found = LINE.search(f.read())
-        return (int(found[1]), int(found[2])) if found else (0, 0)
+        return tuple(map(int, found.groups())) if found else (0, 0, 0)
 
     def wait_usage(self, want):
         wait_for(lambda: self.usage() == want, 20 * PATIENCE, f"backing files: {want}")
@@ -239,6 +245,70 @@ class Backing(harness.Case):
                 self.assertEqual((0, 0), m.usage())
                 self.assertEqual(said, m.said().count("does not fit into the budget"), m.said())
                 m.stop()
+
+    @skip_unless_root
+    def test_reported(self):
+        """Of the mount that ptcd has: with the shares of the ceiling, in the list of nodes and in its metrics."""
+        top, address = self.path("files"), f"127.0.0.1:{harness.clusters.free_port()}"
+        self.addCleanup(LIBC.umount2, top.encode(), DETACH)
+        with self.cluster(up=False, nodes=1, devices=1, fuse={"n0": {"dir": top}}) as c:
+            node = c.nodes["n0"]
+            c.write_config(node, metrics=address)
+            c.up(timeout_s=60 * PATIENCE)
+            job = self.job(c, config="tp=1")
+            want, path = self.bytes_of(job), os.path.join(top, "big", "state", "latest", "model.safetensors")
+
+            def said():
+                memory = c.json("nodes")["nodes"][0].get("memory", {})
+                listed = memory.get("backing_bytes"), memory.get("backing_open_bytes")
+                _, samples = test_metrics.scrape(address)
+                self.assertEqual(memory.get("ceiling_bytes"), test_metrics.at(samples, "ptc_memory_ceiling_bytes"))
+                return listed, tuple(test_metrics.at(samples, f"ptc_fuse_backing_{what}") for what in ("bytes", "open_bytes"))
+            wait_for(lambda: os.path.exists(path), 60 * PATIENCE, "the files")
+            with open(path, "rb") as f:
+                self.assertEqual(want, f.read())
+                with open(node.log_file) as log:
+                    if "no FUSE passthrough" in log.read():
+                        self.skipTest("this kernel has no FUSE passthrough")
+                wait_for(lambda: said() == 2 * ((len(want), len(want)),), 20 * PATIENCE, "an open backing file")
+            wait_for(lambda: said() == 2 * ((len(want), 0),), 20 * PATIENCE, "a backing file that is not open")
+            node.stop()
+            wait_for(lambda: test_fuse.Fuse.fuse_ended(test_fuse.Fuse, node), MOUNT_S, "the end of ptc-fuse")
+
+    @skip_unless_root
+    def test_descriptors(self):
+        """One for each file: ptc-fuse takes as many as it may, and makes half as many files. What is open is said."""
+        with self.cluster(nodes=1, devices=2) as c:
+            job = self.job(c, fields=("exp_avg",))
+            m = BackedMount(self, c, prefix=["prlimit", "--nofile=100:600"])
+            top, want = m.path("big", "state", "latest"), self.bytes_of(job)
+            with open(f"/proc/{m.process.pid}/limits") as f:
+                self.assertRegex(f.read(), r"Max open files +600 +600 ")
+            with open(os.path.join(top, "model.safetensors"), "rb") as f:
+                self.assertEqual(want, f.read())
+                self.needs_passthrough(m)
+                wait_for(lambda: m.said_usage() == (len(want), 1, len(want)), 20 * PATIENCE, "an open backing file")
+            wait_for(lambda: m.said_usage() == (len(want), 1, 0), 20 * PATIENCE, "a backing file that is not open")
+            m.stop()
+
+    @skip_unless_root
+    def test_user_namespace(self):
+        """The kernel takes no backing files from a root that is none outside. That is found out before anything is copied."""
+        with self.cluster(nodes=1, devices=1) as c:
+            job = self.job(c, config="tp=1")
+            try:
+                m = BackedMount(self, c, prefix=["unshare", "--user", "--map-root-user", "--mount"])
+            except AssertionError as e:
+                self.skipTest(f"no mounts in a user namespace: {e}")
+            path = m.path("big", "state", "latest", "model.safetensors")
+            enter = ["nsenter", "--target", str(m.process.pid), "--user", "--mount", "--preserve-credentials"]
+            for _ in range(2):
+                subprocess.run([*enter, "cmp", job.files["param"], path], check=True)
+            self.needs_passthrough(m)
+            self.assertEqual(1, m.said().count("no backing files, so reads cost more: the kernel does not take a file"), m.said())
+            self.assertNotIn("no backing file,", m.said())
+            m.process.terminate()
+            self.assertEqual(0, m.process.wait(20 * PATIENCE))
 
     @skip_unless_root
     def test_folder(self):

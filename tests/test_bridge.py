@@ -75,6 +75,8 @@ class Bridge(test_recover.Recover):
             first, second = self.in_the_window(c, job)
             self.assertEqual([(second["snapshot"], 1, "committed"), (first["snapshot"], 1, "bridge")], self.listed(c, job))
             self.assertEqual({"snapshot": first["snapshot"], "generation": 1, "step": first["step"]}, second["bridge"])
+            self.assertRegex(self.said(job, "snapshot")["why"], "^only node n[0-2] has a part of tensor .* of the newest snapshot, because "
+                             f"its copies are not complete: .* back to the bridge, the snapshot of step {first['step']};")
             victim = next(n for n in self.placed(job) if n != "n0")
             c.power_off(victim, chunks=False)
             after = self.trains(c, job, second["run"]["incarnation"])

@@ -4,6 +4,7 @@ what others hold is whole, and the job goes on.
 
 A switch is held in a phase, at a fault point of one node (base/sys/fault.h). Then a node, perhaps another one, is killed, its chunk_dir is removed, and it starts again. Every byte is on two nodes before."""
 import contextlib
+import os
 import re
 import shutil
 import subprocess
@@ -196,6 +197,43 @@ class Live(Emptied):
                 self.assertEqual([], self.events(c, job, "failed", "gave_up"))
                 self.assertGreaterEqual(after["step"], before["step"])
                 self.assertEqual("dp=2", after["config"])
+            self.check_end(c, job)
+
+    def other_store_while_filling(self, c, job):
+        """As above, but what comes back has nothing of the store, and the controller has died, too: nobody who is there has asked it."""
+        there, controller = self.placed(job), self.controller(job)
+        victim, joins = there[-1], next(n for n in c.nodes if n not in there)
+        switch, phase = self.held_at(c, job, (JOINS, "agent.receive.middle", "filling"), controller, joins, there[0])
+        with switch:
+            c.power_off(victim, chunks=False)
+            shutil.rmtree(os.path.join(c.nodes[victim].dir, "state"))
+            if controller != victim:
+                c.nodes[controller].kill()
+            key = f"/ptc/nodes/{victim}" # a name is another store's only once the lease has ended
+            wait_for(lambda: not c.etcdctl("get", "--keys-only", key).stdout.strip(), 60 * PATIENCE, f"the end of {victim}'s lease", 0.05)
+            self.recover(c)
+        self.assertEqual("filling", phase)
+        return victim
+
+    @harness.labels("repeats")
+    def test_controller_and_store_gone(self):
+        """The controller that goes on with the switch knows nothing of the ranks that the lost store had built. That the store is newer
+        than the switch says it: no rank is built there alone, and the switch aborts."""
+        with self.cluster(nodes=3, devices=1, up=False, transport="tls", coordinator="etcd-cluster", lease_ttl="2s",
+                          node_lost_after="1h") as c:
+            c.start_members()
+            self.up(c)
+            job = live.Job(c, self.path("job"), together="fail", data="100000,7,8,4", grace="2s",
+                           run={"elastic": {"min_gpus": 1, "max_gpus": 3, "on_join": "ignore"}, "snapshot_every": 1 << 40})
+            job.run("dp=2")
+            job.wait_step(3)
+            before = self.trains(c, job)
+            victim = self.other_store_while_filling(c, job)
+            after = self.trains(c, job, before["run"]["incarnation"])
+            aborted = self.events(c, job, "aborted")[-1]["text"]
+            self.assertRegex(aborted, f"node {victim}: .*no longer run on this node.*have met them")
+            self.assertEqual([], self.events(c, job, "failed", "gave_up"))
+            self.assertGreaterEqual(after["step"], before["step"])
             self.check_end(c, job)
 
     @harness.labels("repeats")

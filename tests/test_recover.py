@@ -362,7 +362,8 @@ class Recover(harness.Case):
             self.check_end(c, job)
 
     def test_refuses(self):
-        """As before, but its machine refuses connections: its ptcd is waited for, and the job goes on where it was."""
+        """As before, but its ptcd is gone. Its address is a socket file, so no machine is asked whether it takes connections: its ptcd
+        is waited for, and the job goes on where it was."""
         with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="1h") as c:
             job, before = self.rank_fails_beside(c, signal.SIGKILL)
             wait_for(lambda: self.events(c, job, "recovering") and job.status()["phase"] == "idle", 60 * PATIENCE, "ranks given up")
@@ -372,6 +373,86 @@ class Recover(harness.Case):
             c.restart("n1")
             after = self.trains(c, job, before["run"]["incarnation"])
             self.assertEqual("dp=3", after["config"])
+            self.check_end(c, job)
+
+    # ---- its machine is there, and refuses connections ------------------------------------------------
+
+    def closed_cluster(self):
+        """Its nodes have ports, so that a machine can refuse a connection; and by time alone no node is lost in this test."""
+        return self.cluster(nodes=3, devices=1, transport="insecure", lease_ttl="2s", node_lost_after="1h")
+
+    def test_closed(self):
+        """A node's ptcd and ranks are killed, other ranks fail, and its machine refuses connections: nobody waits for it to be lost."""
+        for survive in (0, 1):
+            with self.subTest(survive=survive), self.closed_cluster() as c:
+                job = self.job(c, "fail", survive=survive, every=1 << 40, elastic={"min_gpus": 2, "max_gpus": 3}, name=f"job-{survive}")
+                job.run("dp=3")
+                job.do("snapshot")
+                before = self.trains(c, job)
+                victim = self.random.choice(["n1", "n2"])
+                c.power_off(victim)
+                if survive:
+                    after = self.check_survived(c, job, before, victim)
+                else:
+                    after = self.trains(c, job, before["run"]["incarnation"])
+                    self.assertEqual(before["step"], after["step"])
+                self.assertEqual("dp=2", after["config"])
+                self.assertNotIn(victim, self.placed(job))
+                self.assertEqual([], self.events(c, job, "node_lost"))
+                self.assertIn("or its machine is silent or has refused connections for 1.5 s", self.events(c, job, "recovering")[0]["text"])
+                c.restart(victim)
+                wait_for(lambda: job.resize("dp=3") and job.status()["config"] == "dp=3", 60 * PATIENCE, "all three again", 0.2)
+                self.check_end(c, job)
+
+    def test_closed_only_copy(self):
+        """As before, but the node has what no other has: that is not given up, and the job goes on once the node is back."""
+        with self.closed_cluster() as c:
+            job = self.job(c, "fail", elastic={"min_gpus": 1})
+            job.run("tp=2", nodes="n1,n2")
+            before = self.begun(c, job)
+            c.power_off("n1")
+            waits = wait_for(lambda: self.events(c, job, "waits"), 60 * PATIENCE, "the reason")
+            self.assertRegex(waits[0]["text"], "on no live node.*was last on n1")
+            self.assertEqual("passed by", next(a for a in job.status()["absent"] if a["node"] == "n1")["state"])
+            c.restart("n1")
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual("tp=2", after["config"])
+            self.check_end(c, job)
+
+    def test_closed_ranks_live(self):
+        """Only the node's ptcd is killed, for longer than machines are asked for, and the ranks train: nothing is given up."""
+        with self.closed_cluster() as c:
+            job = self.job(c, "fail", every=1 << 40, elastic={"min_gpus": 1, "max_gpus": 3}) # where one is due, ranks wait for the node
+            job.run("dp=3")
+            job.do("snapshot")
+            before = self.begun(c, job)
+            c.nodes["n1"].kill()
+            wait_for(lambda: [a for a in job.status().get("absent", []) if a["node"] == "n1" and a["down_s"] > 12], 60 * PATIENCE,
+                     "a node that has been away for longer")
+            job.wait_step(job.step() + 100)
+            c.restart("n1")
+            after = self.trains(c, job)
+            self.assertEqual((before["generation"], before["run"]["incarnation"]), (after["generation"], after["run"]["incarnation"]))
+            self.assertEqual([], self.events(c, job, "recovering", "recovered", "waits", "failed", "aborted"))
+            self.check_end(c, job)
+
+    def test_closed_and_back(self):
+        """A ptcd is killed and started again at once, as systemd does, and a rank of another node fails at that moment by itself: the
+        job starts again where it was. Before that it has trained for longer than nodes have to settle."""
+        with self.closed_cluster() as c:
+            job = self.job(c, "fail", every=1 << 40, elastic={"min_gpus": 1, "max_gpus": 3})
+            job.run("dp=3")
+            job.do("snapshot")
+            before = self.begun(c, job)
+            started = time.monotonic() # of the youngest daemon, or later
+            wait_for(lambda: time.monotonic() > started + 11, 60, "nodes that may be passed by", 0.1)
+            c.nodes["n1"].kill()
+            os.kill(next(r["pid"] for r in before["run"]["ranks"] if r["node"] == "n2"), signal.SIGKILL)
+            wait_for(lambda: "n1" not in c.nodes_up() or self.events(c, job, "recovering"), 60 * PATIENCE, "a node that is down", 0.01)
+            c.start_node(c.nodes["n1"])
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual("dp=3", after["config"])
+            self.assertEqual(["n0", "n1", "n2"], self.placed(job))
             self.check_end(c, job)
 
     def stopped(self, c, job):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`standby: import`: processes of the job's program wait on its nodes for the next start, and are the ranks of that start."""
+import json
 import os
+import shutil
 import signal
 
 import harness
@@ -118,6 +120,37 @@ class Standby(harness.Case):
             c.ptcctl("stop", job.name, "--now", timeout_s=60 * PATIENCE)
             c.ptcctl("job", "delete", job.name, timeout_s=60 * PATIENCE)
             self.ended(waits)
+
+    def test_edited(self):
+        """The program was edited since processes have imported it: they end at the next start, whose ranks are of the new text. Those that
+        wait after that have imported it, and are taken."""
+        with self.cluster(nodes=1, devices=2) as c:
+            job, program, mark = self.job(c, {"max_restarts": 3}), self.path("own.py"), self.path("mark")
+            with open(job.yaml) as f:
+                spec = json.load(f)
+            shutil.copy(spec["run"]["argv"][2], program)
+            spec["run"]["argv"][2] = program
+            harness.replace_file(job.yaml, json.dumps(spec))
+            job.run("dp=2")
+            waits = self.waiting(job, 2)["n0"]
+            for edited in (True, False):
+                before = self.trains(c, job, steps=3)
+                job.do("snapshot")
+                job.wait_step(job.status()["step"] + 1)
+                if edited:
+                    with open(program) as f:
+                        text = f.read()
+                    harness.replace_file(program, text.replace("import ptc\n", f"import ptc\nopen({mark!r}, 'w').close()\n", 1))
+                self.assertFalse(os.path.exists(mark) and edited)
+                os.kill(before["run"]["ranks"][1]["pid"], signal.SIGKILL)
+                after = self.trains(c, job, before["run"]["incarnation"])
+                self.assertEqual(set() if edited else waits, waits & self.pids(after))
+                self.assertTrue(os.path.exists(mark))
+                if edited:
+                    self.ended(waits)
+                waits = self.waiting(job, 2, waits | self.pids(after))["n0"]
+            self.assertEqual([], self.events(c, job, "standby"))
+            self.check_end(c, job)
 
     def test_priority(self):
         """The kernel ends them before any rank if memory runs out; as a rank one is like any other. Nobody waits for

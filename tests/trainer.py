@@ -23,6 +23,7 @@ learns it whose tp rank and dp rank have an odd sum. With --survive 2 a rank ask
 With --devices a rank needs its device for itself, as one that fills its memory does, and fails where another process has it.
 With --own ranks tell of their own work; where there is a file `slow-RANK` or `slow-on-NODE` in the directory of logs, it takes that rank,
 or those of that node, N times as long.
+A file `spoil-RANK` in the directory of logs has a step: a rank whose file has that step spoils one value of its state in it, once.
 Samples of step s begin at position s * BATCH, and at that of the cursor where there is a file `skips` in the directory of logs.
 With --log each rank appends a JSON line per step. Else ranks do not wait for each other: how far they are apart is theirs.
 Tests start thousands of these: what takes long to import (NumPy: three quarters of a start) is imported where it is needed.
@@ -265,10 +266,22 @@ class Rank:
         for a, sign in self.arrays:
             a[:] = array.array("d", [x + sign for x in a]) # in place: as many as there were
         self.steps[0] += 1
+        self.spoil()
         for i in range(len(self.stat)):
             self.stat[i] += 1 + self.gen.dp_rank
         if self.args.amax:
             self.measure(self.steps[0])
+
+
+    def spoil(self):
+        """One replica goes wrong, as by a fault of its device."""
+        path = os.path.join(self.args.log or "/", f"spoil-{self.gen.rank}")
+        if self.arrays and os.path.exists(path):
+            with open(path, encoding="ascii") as f:
+                first = int(f.read())
+            if self.steps[0] >= first:
+                os.unlink(path)
+                self.arrays[0][0][0] += 0.5
 
 
 class Together:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libisal's crc64_jones_norm inverts on entry and exit; we undo both. The
- * products modulo P run with carry-less multiply and Barrett reduction where
- * the processor has it, bit by bit elsewhere. */
+/* Digests of tensors (CRC-64 over GF(2)) and checksums of blocks. libisal's crc64_jones_norm inverts on entry and
+ * exit; we undo both. The products modulo P run with carry-less multiply and Barrett reduction where the processor has
+ * it, bit by bit elsewhere. */
 #include "base/number/checksum_avx2.h"
 #include "base/number/digest.h"
 

@@ -39,3 +39,22 @@ uint64_t ptc_checksum(const void *data, size_t len);
 /* 128-bit hash of a small document as 32 hex digits and a NUL. It serves as the document's address; it is not
  * cryptographic. */
 void ptc_content_hash(const void *data, size_t len, char ret_hex[33]);
+
+/* Data.sum of FetchRank and ReadRank: a CRC of what was asked for, and of the message's bytes. A rank's tensor has no
+ * digest of its own, so nothing else shows that a bit of the request or of the bytes changed on the way. Whoever passes
+ * the bytes on verifies the sum, and makes one for the request that it answers. */
+struct ptc_rank_asked {
+	uint64_t generation, snapshot; /* as the request says */
+	uint64_t rank, item;
+	uint64_t offset; /* of the message's first byte in the rank's tensor */
+};
+
+static inline uint64_t ptc_rank_sum_begin(const struct ptc_rank_asked *asked)
+{
+	return ptc_digest_run(asked, sizeof *asked);
+}
+/* The sum after `data`, which may come in several parts. */
+static inline uint64_t ptc_rank_sum_add(uint64_t sum, const void *data, size_t len)
+{
+	return ptc_digest_append(sum, data, len);
+}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One number for the process: documents are encoded on any thread, and a process is in one cluster. */
+/* The lowest version that a daemon of the cluster announces is one number for the process: documents are encoded on
+ * any thread, and a process is in one cluster. */
 #include "base/number/versions.h"
 
 #include <stdatomic.h>

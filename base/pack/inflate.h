@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data that zlib compressed. Pure; any thread. */
+/* Unpacks data that zlib compressed. Pure; any thread. */
 #pragma once
 
 #include "base/buf.h"

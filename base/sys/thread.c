@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Thread starts: base/sys/thread.h. The starter names a thread that it will join. A counted thread may have ended
- * before its starter could name it, so it names itself. */
+/* See base/sys/thread.h. The starter names a thread that it will join. A counted thread may have ended before its
+ * starter could name it, so it names itself. */
 #include "base/sys/thread.h"
 
 #include "base/alloc.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handle and the two kinds of call. Happy path: pack, send, unpack, check
- * the version. Failure: what the daemon or the transport said, unchanged;
- * PTC_EPEER for a reply that does not decode, PTC_EVERSION for one of another
- * protocol. Channels connect lazily, so open only fails on bad arguments, and
- * where too few descriptors are free. */
+/* libptcadmin's handle, and its two kinds of call: with one reply, and with a stream of replies. Happy path: pack,
+ * send, unpack, check the version. Failure: what the daemon or the transport said, unchanged; PTC_EPEER for a reply
+ * that does not decode, PTC_EVERSION for one of another protocol. Channels connect lazily, so open only fails on bad
+ * arguments, and where too few descriptors are free. */
 #include "client/admin/internal.h"
 
 #include "base/alloc.h"

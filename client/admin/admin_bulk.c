@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Import and export: the calls that carry a job's bytes. Happy path: messages
- * of at most PTC_ADMIN_CHUNK_BYTES on the bulk channel. Failure: see admin.c;
- * a read that ends early or runs over is PTC_EPEER with both counts. */
+/* libptcadmin's import and export: the calls that carry a job's bytes. Happy path: messages of at most
+ * PTC_ADMIN_CHUNK_BYTES on the bulk channel. Failure: see admin.c; a read that ends early or runs over is PTC_EPEER
+ * with both counts. */
 #include "client/admin/internal.h"
 
 #include "base/alloc.h"
@@ -17,6 +17,7 @@
 #define SERVICE      "/ptc.v1.Control/"
 #define DATA_TAG     ((15u << 3) | 2u) /* field 15, bytes: ImportChunk.data and Data.data */
 #define VERSION_TAG  ((1u << 3) | 0u)  /* field 1, varint */
+#define SUM_TAG      ((4u << 3) | 0u)  /* field 4, varint: Data.sum */
 #define CHUNK_HEADER 512               /* a packed ImportChunk without data: a job's name and four numbers */
 
 static size_t put_varint(uint8_t *p, uint64_t v)
@@ -496,43 +497,70 @@ struct ptc_admin_export *ptc_admin_export_done(struct ptc_admin_export *seen)
 	return NULL;
 }
 
-/* The data of a packed Data message, without unpacking it (that would copy). NULL: malformed. */
-static const uint8_t *find_data(const uint8_t *p, size_t len, size_t *ret_len, uint64_t *ret_version)
-{
-	const uint8_t *data = p;
+struct ptc_admin_reading {
+	struct ptc_rpc_stream *rpc;
+	uint32_t item;
+	bool sized; /* length is what has to come */
+	uint64_t length;
+	uint64_t got;                /* bytes so far */
+	bool ranked;                 /* of a rank: messages have sums of ... */
+	struct ptc_rank_asked asked; /* ... this; offset: of what comes next */
+};
 
-	*ret_len = 0;
+struct data {
+	const uint8_t *p;
+	size_t len;
+	uint64_t version, sum;
+};
+
+/* The data of a packed Data message, without unpacking it (that would copy). False: malformed. */
+static bool find_data(const uint8_t *p, size_t len, struct data *ret)
+{
+	*ret = (struct data){ .p = p };
 	while (len) {
 		uint64_t tag, value = 0;
 		size_t n = get_varint(p, len, &tag), m = n ? get_varint(p + n, len - n, &value) : 0;
 
 		if (!m)
-			return NULL;
+			return false;
 		p += n + m;
 		len -= n + m;
 		if (tag == VERSION_TAG)
-			*ret_version = value;
+			ret->version = value;
+		if (tag == SUM_TAG)
+			ret->sum = value;
 		if ((tag & 7) == 0)
 			continue;
 		if ((tag & 7) != 2 || value > len)
-			return NULL;
+			return false;
 		if (tag == DATA_TAG) {
-			data = p;
-			*ret_len = value;
+			ret->p = p;
+			ret->len = value;
 		}
 		p += value;
 		len -= value;
 	}
-	return data;
+	return true;
+}
+
+static int check_sum(struct ptc_admin_reading *r, const struct data *d, struct ptc_error *err)
+{
+	if (r->ranked && d->sum && d->sum != ptc_rank_sum_add(ptc_rank_sum_begin(&r->asked), d->p, d->len))
+		return ptc_error_set(err, PTC_EPEER,
+				     "item %u: bytes of rank %" PRIu64 " changed on the way from the daemon: ask again",
+				     r->item, r->asked.rank);
+	r->asked.offset += d->len;
+	r->got += d->len;
+	return 0;
 }
 
 /* One message's bytes to fn; buf is kept from message to message. */
-static int deliver(struct ptc_rpc_message *msg, void **buf, size_t *cap, uint64_t *got, ptc_admin_data_fn fn, void *arg,
-		   struct ptc_error *err)
+static int deliver(struct ptc_admin_reading *r, struct ptc_rpc_message *msg, void **buf, size_t *cap,
+		   ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
 {
-	size_t len = ptc_rpc_message_len(msg), data_len = 0;
-	uint64_t version = 0;
-	const uint8_t *data;
+	size_t len = ptc_rpc_message_len(msg);
+	struct data data;
+	int rc;
 
 	if (len > *cap) {
 		void *bigger = ptc_realloc(*buf, len);
@@ -547,24 +575,16 @@ static int deliver(struct ptc_rpc_message *msg, void **buf, size_t *cap, uint64_
 	len = ptc_rpc_message_read(msg, *buf, len);
 	ptc_rpc_message_done(msg);
 	ptc_require(*buf || !len);
-	data = find_data(*buf, len, &data_len, &version);
-	if (!data)
+	if (!find_data(*buf, len, &data))
 		return ptc_error_set(err, PTC_EPEER, "the daemon's reply does not decode (Data)");
-	if (!ptc_version_reads(version, PTC_WIRE_OLDEST, PTC_ADMIN_VERSION))
+	if (!ptc_version_reads(data.version, PTC_WIRE_OLDEST, PTC_ADMIN_VERSION))
 		return ptc_error_set(err, PTC_EVERSION,
 				     "the daemon speaks protocol version %" PRIu64
 				     ", this program %d to %d: use the ptcctl of the daemon's package",
-				     version, PTC_WIRE_OLDEST, PTC_ADMIN_VERSION + 1);
-	*got += data_len;
-	return data_len ? fn(arg, data, data_len, err) : 0;
+				     data.version, PTC_WIRE_OLDEST, PTC_ADMIN_VERSION + 1);
+	rc = check_sum(r, &data, err);
+	return !rc && data.len ? fn(arg, data.p, data.len, err) : rc;
 }
-
-struct ptc_admin_reading {
-	struct ptc_rpc_stream *rpc;
-	uint32_t item;
-	bool sized; /* length is what has to come */
-	uint64_t length;
-};
 
 static int reading_new(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
 		       struct ptc_admin_reading **ret_reading, struct ptc_error *err)
@@ -617,6 +637,7 @@ int ptc_admin_read_rank_begin(struct ptc_admin *a, const char *job, const struct
 			      struct ptc_error *err)
 {
 	Ptc__V1__ReadRankRequest request;
+	int rc;
 
 	ptc__v1__read_rank_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
@@ -628,7 +649,12 @@ int ptc_admin_read_rank_begin(struct ptc_admin *a, const char *job, const struct
 	request.offset = offset;
 	request.length = length;
 	request.uuid = ptc_admin_borrow(e->uuid);
-	return reading_of_item(a, SERVICE "ReadRank", &request.base, item, length, ret_reading, err);
+	rc = reading_of_item(a, SERVICE "ReadRank", &request.base, item, length, ret_reading, err);
+	if (rc)
+		return rc;
+	(*ret_reading)->ranked = true;
+	(*ret_reading)->asked = (struct ptc_rank_asked){ e->generation, e->snapshot, rank, item, offset };
+	return 0;
 }
 
 int ptc_admin_read_many_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e,
@@ -672,7 +698,6 @@ int ptc_admin_read_take(struct ptc_admin_reading *r, ptc_admin_data_fn fn, void 
 {
 	struct ptc_rpc_message *msg = NULL;
 	ptc_auto_free void *buf = NULL;
-	uint64_t got = 0;
 	size_t cap = 0;
 	int rc = 0;
 
@@ -680,13 +705,13 @@ int ptc_admin_read_take(struct ptc_admin_reading *r, ptc_admin_data_fn fn, void 
 		rc = ptc_rpc_stream_recv(r->rpc, &msg, err);
 		if (rc || !msg)
 			break;
-		rc = deliver(msg, &buf, &cap, &got, fn, arg, err);
+		rc = deliver(r, msg, &buf, &cap, fn, arg, err);
 	}
 	if (!rc)
 		rc = ptc_rpc_stream_finish(r->rpc, err);
-	if (!rc && r->sized && got != r->length)
+	if (!rc && r->sized && r->got != r->length)
 		rc = ptc_error_set(err, PTC_EPEER, "item %u: the daemon sent %" PRIu64 " bytes of %" PRIu64, r->item,
-				   got, r->length);
+				   r->got, r->length);
 	return rc;
 }
 

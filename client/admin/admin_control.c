@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control calls: one function each, fields in, fields out. Failure: see
- * admin.c; a stream of progress that ends without "finished" is PTC_EPEER. */
+/* libptcadmin's control calls: one function each, fields in, fields out. Failure: see admin.c; a stream of progress
+ * that ends without "finished" is PTC_EPEER. */
 #include "client/admin/internal.h"
 
 #include "base/alloc.h"

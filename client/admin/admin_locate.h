@@ -39,6 +39,23 @@ struct ptc_admin_spans {
 int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, const struct ptc_admin_piece *pieces,
 		     size_t n, struct ptc_admin_spans *spans, struct ptc_error *err);
 
+/* Nodes whose daemons run on the machine of the one that is asked. */
+struct ptc_admin_near {
+	const char *node;                    /* that answers */
+	const char *config;                  /* of the import, or of the committed state */
+	const char *ranks_json;              /* of the same: [{rank, node, device}] */
+	char *const *nodes, *const *sockets; /* n near ones, without the node that answers, and their control sockets */
+	size_t n;
+};
+/* import_id 0: the nodes of the job's committed state. self: only who answers is asked for. ptc_admin_near_done *ret.
+ * PTC_EPEER: the daemon is on another machine. */
+int ptc_admin_near_ask(struct ptc_admin *a, const char *job, uint64_t import_id, bool self,
+		       struct ptc_admin_near **ret_near, struct ptc_error *err);
+void ptc_admin_near_done(struct ptc_admin_near *near);
+/* A handle for another daemon of this machine, with the time limits of `a`. PTC_EPERM: the socket is not the user's who
+ * runs the daemon of `a`. */
+int ptc_admin_near_open(struct ptc_admin *a, const char *socket, struct ptc_admin **ret_admin, struct ptc_error *err);
+
 /* Room for the next bytes of a stream, at most *ret_len. Give it to ptc_admin_import_send as data, and ask again for
  * the bytes after them. Other data may be sent, too, but is copied. Blocks while the daemon is behind. */
 int ptc_admin_import_room(struct ptc_admin_stream *s, void **ret_room, size_t *ret_len, struct ptc_error *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranges of items, in order. A call costs a round trip, which is nearly all the time of a small range. So many small
- * ranges that follow each other are one call, and a few calls are begun ahead of the one whose bytes are taken. Calls
- * ahead are bounded in number (AHEAD_CALLS) and in bytes (AHEAD_BYTES together), so the bytes that wait in the
- * transport have a bound.
+/* Reads ranges of items, in order (ptc_admin_read_ranges). A call costs a round trip, which is nearly all the time of
+ * a small range. So many small ranges that follow each other are one call, and a few calls are begun ahead of the one
+ * whose bytes are taken. Calls ahead are bounded in number (AHEAD_CALLS) and in bytes (AHEAD_BYTES together), so the
+ * bytes that wait in the transport have a bound.
  *
  * Failure: what a read fails with. If the daemon has too many calls of this user open, it refuses one more; then fewer
  * are begun ahead, and the ranges are asked for again, for some seconds. If a call for many ranges fails before its

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl help [VERB]. */
+/* ptcctl help [VERB]: the help of verbs and options. */
 #include "client/ctl/verbs.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Command lines. Happy path: the longest verb that fits, then options in any
- * place ("--name value", "--name=value", "--" ends them), then its arguments.
- * Failure: CTL_USAGE with one line that names the nearest known word. */
+/* Parses command lines of ptcctl into verbs, options and arguments. Happy path: the longest verb that fits, then
+ * options in any place ("--name value", "--name=value", "--" ends them), then its arguments. Failure: CTL_USAGE with
+ * one line that names the nearest known word. */
 #include "client/ctl/verbs.h"
 
 #include "base/check.h"

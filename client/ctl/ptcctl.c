@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl. Happy path: parse, run the verb, exit 0. Failure: exactly one line
- * on stderr, exit 1 (failed) or 2 (usage). */
+/* ptcctl's main: finds the verb, and runs it. Happy path: parse, run the verb, exit 0. Failure: exactly one line on
+ * stderr, exit 1 (failed) or 2 (usage). */
 #include "client/ctl/verbs.h"
 
 #include "base/alloc.h"

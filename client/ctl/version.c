@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl version. */
+/* ptcctl version: prints ptcctl's own version. */
 #include "client/ctl/verbs.h"
 
 static int run(struct ctl *c, struct ptc_error *err)

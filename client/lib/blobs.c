@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blobs and cursors. Happy path: values that are set are kept here, and sent at the next stop if they have changed. A
- * restored value that is not set anew stays. With ptc_survive there are two copies: a boundary writes all changes since
- * the older copy into that copy, and names it in the page. Failure modes: too many names or too long a value (LIMIT).
- * If there is no memory that ptcd may share (no memfd, too small a limit of file sizes), the copies lie in the heap and
- * end with the process. If memory is short, there is no promise at this boundary. */
+/* libptc: a rank's blobs and cursors. Happy path: values that are set are kept here, and sent at the next stop if they
+ * have changed. A restored value that is not set anew stays. With ptc_survive there are two copies: a boundary writes
+ * all changes since the older copy into that copy, and names it in the page. Failure modes: too many names or too long
+ * a value (LIMIT). If there is no memory that ptcd may share (no memfd, too small a limit of file sizes), the copies
+ * lie in the heap and end with the process. If memory is short, there is no promise at this boundary. */
 #include "client/lib/internal.h"
 
 #include <fcntl.h>

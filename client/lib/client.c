@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening, closing, generations. Happy path: open starts our thread, which shakes hands with ptcd; next waits until
- * that thread was given a generation. Failure modes: no ptcd within the time allowed (LOST, naming socket and
- * variable), a token that names no slot (REFUSED), calls out of order (INVALID). */
+/* libptc: opens and closes a client, waits for generations (ptc_next), leaves. Happy path: open starts our thread,
+ * which shakes hands with ptcd; next waits until that thread was given a generation. Failure modes: no ptcd within
+ * the time allowed (LOST, naming socket and variable), a token that names no slot (REFUSED), calls out of order
+ * (INVALID). */
 #include "client/lib/link.h"
 
 #include <errno.h>

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Restoring by reading. Happy path: while the program waits in ptc_restore, ptcd gives us its store's file, read-only,
- * and says which of its bytes belong where. Our thread copies them there. It uses our own page table and processor,
- * which is faster than another process writing into our memory. Then it tells ptcd that the bytes are there.
+/* libptc: restores a rank's memory by reading a file of ptcd. Happy path: while the program waits in ptc_restore, ptcd
+ * gives us its store's file, read-only, and says which of its bytes belong where. Our thread copies them there. It
+ * uses our own page table and processor, which is faster than another process writing into our memory. Then it tells
+ * ptcd that the bytes are there.
  *
  * Failure modes: if bytes cannot be read or written, our thread says so; ptcd then writes them itself, or names what is
- * wrong with that memory. A request of another generation is ignored. */
+ * wrong with that memory. If a block does not match the checksum that ptcd gave with it, our thread says that too; ptcd
+ * then verifies the blocks, has bad ones healed, and lets us read again. A request of another generation is ignored. */
 #include "client/lib/link.h"
 #include "client/lib/copy/past_caches.h"
+#include "client/lib/copy/summed.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -98,9 +101,27 @@ static int map_file(ptc_client *c, int fd)
 	return 0;
 }
 
+#define DAMAGED (-1) /* no errno */
+
+static int copy_row(const ptc_client *c, struct summed *sums, uint64_t address, uint64_t offset, uint64_t bytes)
+{
+	if (!sums) {
+		ptc_past_caches_copy((void *)(uintptr_t)address, c->filled.map + offset, bytes);
+		return 0;
+	}
+	switch (ptc_summed_copy(sums, (void *)(uintptr_t)address, offset, bytes)) {
+	case SUMMED_COPIED:
+		return 0;
+	case SUMMED_DAMAGED:
+		return DAMAGED;
+	default:
+		return EBADMSG;
+	}
+}
+
 /* Out of the mapping, past the caches. The first and the last byte go through the kernel, which says so if that
- * memory is not there, or not to be written. */
-static int copy_rows(ptc_client *c, int fd, const struct ptc_local_rows *r)
+ * memory is not there, or not to be written. sums NULL: ptcd has verified the bytes. */
+static int copy_rows(const ptc_client *c, int fd, struct summed *sums, const struct ptc_local_rows *r)
 {
 	uint64_t there = (r->count - 1) * r->address_step + r->bytes - 1;
 	uint64_t here = (r->count - 1) * r->offset_step + r->bytes - 1;
@@ -112,8 +133,7 @@ static int copy_rows(ptc_client *c, int fd, const struct ptc_local_rows *r)
 	if (rc == 0)
 		rc = read_row(fd, r->address + there, r->offset + here, 1);
 	for (uint64_t i = 0; !rc && i < r->count; i++)
-		ptc_past_caches_copy((void *)(uintptr_t)(r->address + i * r->address_step),
-				     c->filled.map + r->offset + i * r->offset_step, r->bytes);
+		rc = copy_row(c, sums, r->address + i * r->address_step, r->offset + i * r->offset_step, r->bytes);
 	return rc;
 }
 
@@ -135,10 +155,10 @@ static int write_rows(const struct device_memory *m, int fd, const struct ptc_lo
 	return rc;
 }
 
-static int read_rows(ptc_client *c, int fd, struct ptc_local_fill *f)
+static int read_rows(ptc_client *c, int fd, struct summed *sums, struct ptc_local_fill *f)
 {
 	struct ptc_local_rows r;
-	int rc = map_file(c, fd);
+	int rc = 0;
 
 	for (uint32_t k = 0; !rc && k < f->nrows; k++) {
 		const struct device_memory *device;
@@ -151,13 +171,31 @@ static int read_rows(ptc_client *c, int fd, struct ptc_local_fill *f)
 			rc = write_rows(device, fd, &r);
 			continue;
 		}
-		call = c->filled.on_disk && r.bytes >= READ_BYTES;
+		call = !sums && c->filled.on_disk && r.bytes >= READ_BYTES;
 		if (!call)
-			rc = copy_rows(c, fd, &r);
+			rc = copy_rows(c, fd, sums, &r);
 		for (uint64_t i = 0; call && !rc && i < r.count; i++)
 			rc = read_row(fd, r.address + i * r.address_step, r.offset + i * r.offset_step, r.bytes);
 	}
 	ptc_past_caches_end();
+	return rc;
+}
+
+/* Blocks that have matched are looked at again in the next message: by then they need not be right any more. */
+static int read_message(ptc_client *c, int fd, struct ptc_local_fill *f)
+{
+	struct ptc_direct_read_chunk *chunks = f->nchunks ? malloc(f->nchunks * sizeof *chunks) : NULL;
+	struct summed sums = { .chunks = chunks, .nchunks = f->nchunks };
+	int rc = f->nchunks && !chunks ? ENOMEM : map_file(c, fd);
+
+	for (uint32_t i = 0; !rc && i < f->nchunks; i++)
+		if (!ptc_local_get_chunk(f, &chunks[i]))
+			rc = EBADMSG;
+	sums.map = c->filled.map;
+	sums.map_bytes = c->filled.map_bytes;
+	if (rc == 0)
+		rc = read_rows(c, fd, chunks ? &sums : NULL, f);
+	free(chunks);
 	return rc;
 }
 
@@ -174,10 +212,12 @@ bool ptc_client_fill(ptc_client *c, const struct ptc_local_message *m)
 	wanted = c->phase == PHASE_RESTORING && !c->fatal && f.generation == c->generation.generation &&
 		 f.incarnation == c->generation.incarnation;
 	pthread_mutex_unlock(&c->lock);
-	rc = !wanted ? ECANCELED : m->fd < 0 ? EBADF : read_rows(c, m->fd, &f);
+	rc = !wanted ? ECANCELED : m->fd < 0 ? EBADF : read_message(c, m->fd, &f);
 	c->filled.id = f.id;
 	c->filled.unsaid = true;
-	if (rc && !c->filled.failed) {
+	if (rc == DAMAGED) {
+		c->filled.damaged = true;
+	} else if (rc && !c->filled.failed) {
 		c->filled.failed = f.id;
 		c->filled.code = rc;
 	}
@@ -188,10 +228,12 @@ bool ptc_client_filled(ptc_client *c)
 {
 	if (!c->filled.unsaid)
 		return false;
-	ptc_local_put_filled(&c->out, &(struct ptc_local_filled){
-					      .id = c->filled.id, .failed = c->filled.failed, .code = c->filled.code });
+	ptc_local_put_filled(&c->out, &(struct ptc_local_filled){ .id = c->filled.id,
+								  .failed = c->filled.failed,
+								  .code = c->filled.code,
+								  .damaged = c->filled.damaged });
 	c->out_type = PTC_LOCAL_FILLED;
-	c->filled.unsaid = false;
+	c->filled.unsaid = c->filled.damaged = false;
 	c->filled.failed = 0;
 	c->filled.code = 0;
 	return true;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declared memory in huge pages. Happy path: while the program trains, our thread asks the kernel, 2 MiB at a time, to
- * put declared memory into huge pages. At a stop, copying from them takes little more than half the time, because no
- * page has to be looked up each 4 KiB. Addresses and bytes do not change. Failure modes: none that anybody sees. Memory
- * that cannot move (pinned, shared, too little left, a limit reached) stays as it is. A kernel that does not know the
- * request (before 6.1) is not asked again. $PTC_HUGE_PAGES=0 turns all of it off. */
+/* libptc: moves declared memory to huge pages. Happy path: while the program trains, our thread asks the kernel, 2 MiB
+ * at a time, to put declared memory into huge pages. At a stop, copying from them takes little more than half the
+ * time, because no page has to be looked up each 4 KiB. Addresses and bytes do not change. Failure modes: none that
+ * anybody sees. Memory that cannot move (pinned, shared, too little left, a limit reached) stays as it is. A kernel
+ * that does not know the request (before 6.1) is not asked again. $PTC_HUGE_PAGES=0 turns all of it off. */
 #include "client/lib/link.h"
 
 #include <errno.h>

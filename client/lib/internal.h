@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of a client. Two threads: the caller's, and ours (link.c), which owns the connection. `lock` guards their
- * shared state. Only our thread sends. It derives its messages from the shared state (link.c, next_message), so a new
- * connection only has to forget which messages were sent.
+/* The inside of a client of libptc. Two threads: the caller's, and ours (link.c), which owns the connection. `lock`
+ * guards their shared state. Only our thread sends. It derives its messages from the shared state (link.c,
+ * next_message), so a new connection only has to forget which messages were sent.
  *
  *   IDLE -> NEXT -> BUILDING -> RESTORING -> RUNNING <-> STOPPED
  *    ^        \-> OVER   |          |           |           |
@@ -149,8 +149,7 @@ struct ptc_client {
 	struct {    /* fill.c: on this connection */
 		uint64_t id, failed;
 		int code;
-		bool unsaid;
-		bool on_disk;
+		bool unsaid, damaged, on_disk;
 		uint8_t *map; /* of file dev, ino */
 		uint64_t map_bytes;
 		dev_t dev;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our thread: keeps the connection to ptcd. Happy path: connect, HELLO, WELCOME; then send the messages that the shared
- * state still asks for, and act on those that come. Failure modes: if the connection is lost, or brings malformed
- * bytes, it is made anew, with growing pauses, for as long as the process lives. All messages that the shared state
- * still asks for are then sent again. REFUSED, another version, or a job whose folder has been gone for a while is
- * final (`fatal`): every call then returns that error. A rank that trains gets it at its next boundary. */
+/* libptc's own thread: keeps the connection to ptcd, and makes a new one when it breaks. Happy path: connect, HELLO,
+ * WELCOME; then send the messages that the shared state still asks for, and act on those that come. Failure modes: if
+ * the connection is lost, or brings malformed bytes, it is made anew, with growing pauses, for as long as the process
+ * lives. All messages that the shared state still asks for are then sent again. REFUSED, another version, or a job
+ * whose folder has been gone for a while is final (`fatal`): every call then returns that error. A rank that trains
+ * gets it at its next boundary. */
 #include "client/lib/link.h"
+#include "client/lib/copy/summed.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -249,7 +251,8 @@ static bool say_hello(ptc_client *c)
 				     .pid = (uint64_t)getpid(),
 				     .token = c->token,
 				     .version = REPORTED_VERSION,
-				     .features = PTC_LOCAL_CAN_FILL | PTC_LOCAL_CAN_TAKE_STATE };
+				     .features = PTC_LOCAL_CAN_FILL | PTC_LOCAL_CAN_TAKE_STATE |
+						 (ptc_summed_able() ? PTC_LOCAL_CAN_VERIFY : 0) };
 	size_t offset = 0;
 
 	c->out.len = 0;

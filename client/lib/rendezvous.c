@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Meeting other ranks. Happy path: a question to ptcd and its answer. Failure modes: nobody puts the key in time
- * (TIMEOUT); the generation ends meanwhile (STALE); a key put with two values (REFUSED). */
+/* libptc: puts and gets the keys by which ranks find each other (the rendezvous). Happy path: a question to ptcd and
+ * its answer. Failure modes: nobody puts the key in time (TIMEOUT); the generation ends meanwhile (STALE); a key put
+ * with two values (REFUSED). */
 #include "client/lib/internal.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of samples (order/order.h), for programs. Happy path: arithmetic. Failure modes: arguments out of range;
- * for ptc_balance_step no memory to work with, and costs that are too large. */
+/* libptc: the order of samples (order/order.h), for programs. Happy path: arithmetic. Failure modes: arguments out of
+ * range; for ptc_balance_step no memory to work with, and costs that are too large. */
 #include "client/lib/internal.h"
 
 #include "order/order.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declaring and restoring. Happy path: each tensor is checked and kept; ptc_restore has our thread send them all, and
- * waits until ptcd has filled them. Failure modes: a call with a mistake in its declaration names the mistake. A
- * mistake that only ptcd can see (ranks contradict each other) makes ptc_restore fail with REFUSED. If the generation
- * ends meanwhile, ptc_restore fails with STALE. */
+/* libptc: declares tensors, checks declarations, and restores them. Happy path: each tensor is checked and kept;
+ * ptc_restore has our thread send them all, and waits until ptcd has filled them. Failure modes: a call with a mistake
+ * in its declaration names the mistake. A mistake that only ptcd can see (ranks contradict each other) makes
+ * ptc_restore fail with REFUSED. If the generation ends meanwhile, ptc_restore fails with STALE. */
 #include "client/lib/internal.h"
 
 #include <stdio.h>

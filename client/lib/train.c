@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training. Happy path: a boundary publishes its step in the shared page and reads the stop there: no system call, no
- * lock. When the rank has come to the stop, it says so and waits for GO or ENDED. With staging memory (copy: fast) it
- * copies the declared memory first. Failure modes: the program refuses the stop (the switch fails, and training goes
- * on); steps are out of order (INVALID, nothing published); the client has ended (`fatal`). */
+/* libptc: boundaries, updates, stops, steps and reports of a training loop. Happy path: a boundary publishes its step
+ * in the shared page and reads the stop there: no system call, no lock. When the rank has come to the stop, it says so
+ * and waits for GO or ENDED. With staging memory (copy: fast) it copies the declared memory first. Failure modes: the
+ * program refuses the stop (the switch fails, and training goes on); steps are out of order (INVALID, nothing
+ * published); the client has ended (`fatal`). */
 #include "client/lib/internal.h"
 #include "client/lib/copy/past_caches.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent's life. Happy path: new, register, calls, free. Failure modes: too little staging memory (PTC_EINVAL), no
- * memory. */
+/* The agent's life, and the list of its peer calls. Happy path: new, register, calls, free. Failure modes: too little
+ * staging memory (PTC_EINVAL), no memory. */
 #include "daemon/agent/agent.h"
 #include "daemon/agent/calls/operation.h"
 #include "daemon/agent/capture/capture.h"

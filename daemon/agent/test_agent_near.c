@@ -11,6 +11,7 @@
 #include "daemon/store/store_read.h"
 #include "daemon/store/store_table.h"
 
+#include "base/cleanup.h"
 #include "base/number/count.h"
 #include "base/test_seed.h"
 
@@ -308,6 +309,82 @@ static void test_liars(void **state)
 	}
 }
 
+/* ---- readers that take long ---- */
+
+#define SLOW 12 /* the world's servers run 16 calls at a time */
+
+/* Asks node 1 for some rows, as a near node does that reads nothing for now. */
+static struct ptc_rpc_stream *slow_reader(struct move *m, const struct ptc_near_file *file)
+{
+	int64_t off[2] = { 0, 0 }, ext[2] = { 128, 8192 };
+	Ptc__V1__Box box = PTC__V1__BOX__INIT, *boxes[1] = { &box };
+	Ptc__V1__Near near = PTC__V1__NEAR__INIT;
+	Ptc__V1__FetchRequest q;
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_rpc_part part = { 0 };
+	struct ptc_rpc_message *msg;
+	struct ptc_rpc_channel *channel;
+	struct ptc_rpc_stream *s;
+	ptc_auto_free void *data = NULL;
+
+	ptc__v1__fetch_request__init(&q);
+	near.magic = PTC_DIRECT_READ_MAGIC;
+	near.dev = file->dev;
+	near.ino = file->ino;
+	box.item = T_BIG * (1 + NFIELDS);
+	box.n_offset = box.n_extent = 2;
+	box.offset = off;
+	box.extent = ext;
+	q.version = PTC_WIRE_VERSION;
+	q.uuid = (char *)(uintptr_t)UUID;
+	q.generation = 1;
+	q.snapshot = 2;
+	q.n_boxes = 1;
+	q.boxes = boxes;
+	q.near = &near;
+	OK(ptc_pb_encode(&q.base, &data, &part.len, &err));
+	part.data = data;
+	OK(world_channel(&m->w, "n1", "n1", true, 0, &channel, &err));
+	OK(ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Fetch", 0, NULL, 0, &s, &err));
+	OK(ptc_rpc_stream_send(s, &part, 1, &err));
+	OK(ptc_rpc_stream_recv(s, &msg, &err));
+	assert_non_null(msg);
+	ptc_rpc_message_done(msg);
+	return s;
+}
+
+/* They do not keep others from reading in memory for long, and are not told that anything is wrong. */
+static void test_slow_readers(void **state)
+{
+	const struct ptc_table_key key = { UUID, 1, 2 };
+	struct ptc_rpc_stream *slow[SLOW];
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_near_file *file;
+	struct ptc_agent *giver;
+	struct move m;
+
+	(void)state;
+	move_up(&m, 6);
+	giver = m.w.nodes[1].agent;
+	file = ptc_near_file_get(m.w.nodes[0].agent->near, "n1", "n1", &key);
+	assert_non_null(file);
+	for (size_t i = 0; i < SLOW; i++)
+		slow[i] = slow_reader(&m, file);
+	for (int i = 0; atomic_load(&giver->near_calls) && i < 3000; i++)
+		usleep(10000);
+	assert_int_equal(atomic_load(&giver->near_calls), 0);
+	move_check(&m);
+	assert_true(near_bytes(&m) > 4096 * 2048);
+	for (size_t i = 0; i < SLOW; i++) {
+		OK(ptc_rpc_stream_half_close(slow[i], &err));
+		OK(ptc_rpc_stream_finish(slow[i], &err));
+		ptc_rpc_stream_free(slow[i]);
+	}
+	ptc_near_file_put(m.w.nodes[0].agent->near, file, false);
+	assert_int_equal(near_failures(&m), 0);
+	world_down(&m.w);
+}
+
 /* ---- who is asked ---- */
 
 static int seqpacket(const char *path)
@@ -472,9 +549,9 @@ static void test_machine(void **state)
 static int run(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_way),     cmocka_unit_test(test_off),  cmocka_unit_test(test_restart),
-		cmocka_unit_test(test_liars),   cmocka_unit_test(test_user), cmocka_unit_test(test_given),
-		cmocka_unit_test(test_machine),
+		cmocka_unit_test(test_way),     cmocka_unit_test(test_off),          cmocka_unit_test(test_restart),
+		cmocka_unit_test(test_liars),   cmocka_unit_test(test_user),         cmocka_unit_test(test_given),
+		cmocka_unit_test(test_machine), cmocka_unit_test(test_slow_readers),
 	};
 	int rc;
 

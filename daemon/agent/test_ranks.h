@@ -6,6 +6,8 @@
  * thing. A process dies with the test. */
 #pragma once
 
+#include "base/check.h"
+#include "base/number/digest.h"
 #include "daemon/agent/test_world.h"
 #include "daemon/workers/group/hold/group_hold.h"
 #include "daemon/workers/group/rank_groups.h"
@@ -16,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -39,6 +42,7 @@ struct rank_process {
 	struct ptc_buf told; /* what ptc_workers_build did */
 	struct ptc_slot_blob blobs[2];
 	struct ptc_slot_cursor cursors[1];
+	atomic_bool damaged; /* it has read a block that does not match */
 };
 
 struct ptc_workers {
@@ -158,6 +162,7 @@ int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 		p->key = desc->key;
 		p->view.rank = desc->ranks[i];
 		p->view.state = PTC_SLOT_WAITING;
+		p->view.verifies = desc->ranks[i].rank % 4 == 1;
 		p->view.opaque = p;
 		p->owner = w;
 		process_begin(p);
@@ -424,22 +429,53 @@ int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct 
 	return same ? 0 : ptc_error_set(err, PTC_EDIGEST, "the bytes of rank %u differ", slot->rank.rank);
 }
 
-/* Every other rank can: what it would read of the file is written into it. */
-int ptc_slot_fill(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, int fd,
-		  const struct ptc_slot_rows *rows, size_t n, const struct ptc_wait *wait, struct ptc_error *err)
+/* Asked once for each order that has checksums; true: a bit of each row's first byte is wrong while the rank reads it.
+ */
+static bool (*spoils_read)(const struct ptc_slot_order *order);
+
+/* Whether all blocks match that the row takes bytes from. It lies in one of the chunks. */
+static bool row_matches(const struct ptc_slot_order *order, int fd, uint64_t at, uint64_t bytes)
 {
+	static _Thread_local uint8_t block[PTC_BLOCK_BYTES];
+	const struct ptc_chunk_sums *c = order->chunks, *end = c + order->nchunks;
+	bool matches = true;
+
+	while (c < end && (at < c->at || at - c->at >= PTC_CHUNK_BYTES))
+		c++;
+	assert_true(c < end && at - c->at + bytes <= PTC_CHUNK_BYTES);
+	for (size_t b = (at - c->at) / PTC_BLOCK_BYTES; c->at + b * PTC_BLOCK_BYTES < at + bytes; b++) {
+		size_t off = b * PTC_BLOCK_BYTES, len = PTC_MIN(PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - off);
+
+		assert_int_equal(pread(fd, block, len, (off_t)(c->at + off)), len);
+		matches = matches && ptc_checksum(block, len) == c->sums[b];
+	}
+	return matches;
+}
+
+/* Every other rank can: what it would read of the file is written into it. Of these every other one verifies. */
+int ptc_slot_fill(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, int fd,
+		  const struct ptc_slot_order *order, const struct ptc_wait *wait, struct ptc_error *err)
+{
+	const struct ptc_slot_rows *rows = order->rows;
+	struct rank_process *p = slot->opaque;
+	bool spoilt;
+
 	assert_int_equal(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
-	assert_true(n && n <= PTC_SLOT_ROWS_MAX);
+	assert_true(order->nrows && order->nrows <= PTC_SLOT_ROWS_MAX);
+	assert_true(order->nchunks <= PTC_SLOT_CHUNKS_MAX && (!order->nchunks || slot->verifies));
+	spoilt = order->nchunks && spoils_read && spoils_read(order);
 	f->failed = !(slot->rank.rank % 2);
-	for (size_t i = 0; !f->failed && i < n; i++)
+	for (size_t i = 0; !f->failed && i < order->nrows; i++)
 		for (uint64_t k = 0; k < rows[i].count; k++) {
+			uint64_t at = rows[i].offset + k * rows[i].offset_step;
 			struct iovec there = { (void *)(uintptr_t)(rows[i].address + k * rows[i].address_step),
 					       rows[i].bytes };
 			struct iovec here = { malloc(rows[i].bytes), rows[i].bytes };
 
-			assert_int_equal(pread(fd, here.iov_base, here.iov_len,
-					       (off_t)(rows[i].offset + k * rows[i].offset_step)),
-					 here.iov_len);
+			if (spoilt || (order->nchunks && !row_matches(order, fd, at, rows[i].bytes)))
+				atomic_store(&p->damaged, true);
+			assert_int_equal(pread(fd, here.iov_base, here.iov_len, (off_t)at), here.iov_len);
+			*(uint8_t *)here.iov_base ^= spoilt ? 16 : 0;
 			if (process_vm_writev(slot->pid, &here, 1, &there, 1, 0) != (ssize_t)there.iov_len)
 				f->failed = true;
 			free(here.iov_base);
@@ -450,6 +486,9 @@ int ptc_slot_fill(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, 
 int ptc_slot_filled(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, const struct ptc_wait *wait,
 		    struct ptc_error *err)
 {
+	struct rank_process *p = slot->opaque;
+
+	f->damaged = atomic_exchange(&p->damaged, false);
 	return 0;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc.v1.Control: its methods and who may call them.
+/* The table of control calls (ptc.v1.Control), with the handler of each and who may call it.
  *
  * Happy path: each method has a handler in one of the rooms below; users and administrators may call all of them. Nodes
  * may call those that are relayed, and must name the user. Failure modes: a caller that is nobody (PTC_EPERM); memory
@@ -83,6 +83,7 @@ int ptc_api_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct
 		{ "/ptc.v1.Control/Read", ptc_api_read, .bulk = true },
 		{ "/ptc.v1.Control/ReadMany", ptc_api_read_many, .bulk = true },
 		{ "/ptc.v1.Control/ReadRank", ptc_api_read_rank, .bulk = true },
+		{ "/ptc.v1.Control/NearNodes", ptc_api_near_nodes, .bulk = true },
 		{ "/ptc.v1.Control/Pin", ptc_api_pin },
 	};
 	const unsigned people = 1u << PTC_ROLE_USER | 1u << PTC_ROLE_ADMIN;

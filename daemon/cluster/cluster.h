@@ -19,6 +19,7 @@
 #include "daemon/cluster/older/older_doc.h"
 #include "daemon/cluster/devices/given_devices.h"
 #include "daemon/cluster/devices/slow_devices.h"
+#include "daemon/cluster/loss/node_loss.h"
 #include "daemon/cluster/loss/quarantine.h"
 #include "daemon/cluster/records.h"
 #include "daemon/cluster/tasks.h"
@@ -29,11 +30,12 @@ struct ptc_cluster;
 
 struct ptc_node {
 	struct ptc_node_doc doc;
-	bool up, drained;              /* up: its key exists */
-	bool known, forgotten, naming; /* in the register; taken out of it while it was down; being put into it */
-	bool declared;                 /* an operator declared it lost; counts while it is down */
-	bool lost, unreachable;        /* down, and switches of state go on without it (loss/); nobody is there */
-	int64_t down_ns;               /* since when this daemon has seen it down; 0: it is up */
+	bool up, drained;               /* up: its key exists */
+	bool known, forgotten, naming;  /* in the register; taken out of it while it was down; being put into it */
+	bool declared;                  /* an operator declared it lost; counts while it is down */
+	bool lost, unreachable, closed; /* down, and: switches go on without it (loss/); nobody is there; it refuses */
+	struct ptc_refusals refusals;
+	int64_t down_ns; /* since when this daemon has seen it down; 0: it is up */
 	struct ptc_quarantine quarantine;
 	uint64_t marked, seen_marked;                       /* its devices that an operator calls bad, as bits */
 	bool seen, seen_drained, seen_declared, seen_known; /* in the listing under way */
@@ -87,8 +89,7 @@ struct ptc_cluster_opts {
 	struct ptc_cluster_quota {
 		uint64_t jobs, datasets, documents, etcd; /* cluster/quota.h */
 	} quota;
-	/* These are called on the loop thread. job NULL: nodes changed. */
-	void (*on_change)(void *arg, struct ptc_job_view *job);
+	void (*on_change)(void *arg, struct ptc_job_view *job); /* all on the loop thread; job NULL: nodes changed */
 	void (*on_synced)(void *arg); /* both mirrors are complete, at start and after each new listing */
 	void (*on_lease)(void *arg, bool have);
 	void (*on_node_up)(void *arg, const char *node); /* before on_change: a node has got a key */
@@ -108,14 +109,13 @@ struct ptc_etcd *ptc_cluster_etcd(struct ptc_cluster *c);
 struct ptc_loop *ptc_cluster_loop(const struct ptc_cluster *c);
 const struct ptc_cluster_quota *ptc_cluster_quota(const struct ptc_cluster *c);
 int64_t ptc_cluster_lease(struct ptc_cluster *c);             /* 0: there is none now; any thread */
+int64_t ptc_cluster_store_since(const struct ptc_cluster *c); /* revision at which our store came; any thread */
 const char *ptc_cluster_self(const struct ptc_cluster *c);    /* this node's name; any thread */
 const char *ptc_cluster_boot_id(const struct ptc_cluster *c); /* of this run of the daemon; any thread */
-/* Checks that etcd is still the one of this node's state directory (PTC_ESTATE: it is not). Only then may a caller
- * remove from this node what etcd does not know. Blocking; any thread. */
+/* PTC_ESTATE: etcd is not that of this node's state directory, so what it does not know must stay here. Any thread. */
 int ptc_cluster_check(struct ptc_cluster *c, struct ptc_error *err);
 /* Runs work on a thread that may wait for etcd, then done (NULL ok) on the loop, also after shutdown has begun, so that
- * done can free arg. Tasks of one lane run one after another; a job's lane is its uuid (cluster/tasks.h). Any thread.
- */
+ * done can free arg. Tasks of one lane run in turn; a job's lane is its uuid (tasks.h). Any thread. */
 int ptc_cluster_run(struct ptc_cluster *c, const char *lane, void (*work)(void *arg, struct ptc_etcd *etcd),
 		    void (*done)(void *arg), void *arg);
 int ptc_cluster_steps(struct ptc_cluster *c, const char *lane, const struct ptc_task_step *steps,
@@ -165,7 +165,7 @@ bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t d
 void ptc_cluster_tell_unhealthy(struct ptc_cluster *c, const char *text);
 /* Whether ranks may have the device, as its node and operators say. *ret_health (may be NULL): why not. */
 bool ptc_node_device_well(const struct ptc_node *n, uint32_t device, char ret_health[PTC_HEALTH_BYTES]);
-bool ptc_cluster_any_lost(const struct ptc_cluster *c); /* whether any node is lost, or unreachable */
+bool ptc_cluster_any_lost(const struct ptc_cluster *c); /* whether any node is lost, unreachable, or closed */
 bool ptc_node_listed(const struct ptc_node *n);         /* whether people are told of it */
 int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c);
 bool ptc_cluster_early(const struct ptc_cluster *c, const struct ptc_node *n); /* ptc_loss_early, for that node */

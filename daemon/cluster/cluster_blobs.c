@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blobs in etcd: documents by their content, in parts of at most PTC_ETCD_VALUE_MAX bytes.
+/* Writes and reads blobs in etcd: documents by the hash of their content, in parts of at most PTC_ETCD_VALUE_MAX
+ * bytes.
  *
  * Happy path: put writes the parts one after another, each while the guard holds. get reads all parts and compares the
  * whole with its hash. A blob of one part may go into the caller's own transaction (ptc_blob_op).

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The event log of a job: one line a decision, in etcd, so that it outlives every daemon. A failed append is logged and
- * forgotten: events explain, they decide nothing. The oldest are dropped, now and then, by an append. For callers while
- * the coordinator is unreachable, this daemon also remembers events, at most RING lines: the events that the daemon
- * wrote, and those that it read when it began to keep a job's documents. */
+/* Writes the event log of a job (`ptcctl events`), and drops old events: one line a decision, in etcd, so that it
+ * outlives every daemon. A failed append is logged and forgotten: events explain, they decide nothing. The oldest are
+ * dropped, now and then, by an append. For callers while the coordinator is unreachable, this daemon also remembers
+ * events, at most RING lines: the events that the daemon wrote, and those that it read when it began to keep a job's
+ * documents. */
 #include "daemon/cluster/job_events.h"
 
 #include "base/alloc.h"

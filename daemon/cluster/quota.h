@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bounds on etcd's space for each user, because the jobs of all users need etcd for every commit.
+/* Bounds on how much of etcd each user may take, because the jobs of all users need etcd for every commit.
  *
  * Two bounds are checked before a document is written. The user's bound limits the number of jobs and the bytes of all
  * their documents (spec, headers, layouts, generation, manifest, ranks' blobs, events); root has none. etcd's bound is

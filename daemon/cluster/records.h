@@ -4,7 +4,7 @@
  *   /ptc/cluster             {version, id}, written once; a daemon whose state has another id does not start
  *   /ptc/key, /ptc/upkeep    {version, id}: the key that seals descriptions (vault.c); daemon/coord/etcd_upkeep.c
  *   /ptc/profile             the cluster's devices and links (daemon/planning/remembered.h)
- *   /ptc/nodes/NAME          node document, under its lease. /ptc/nodes-known/NAME: {version}, until it is forgotten
+ *   /ptc/nodes/NAME          node document, under its lease. /ptc/nodes-known/NAME: {version, store}, until forgotten
  *   /ptc/nodes-drained/NAME, /ptc/nodes-bad/NAME/INDEX  {version}: the node, or the device, gets no new ranks
  *   /ptc/nodes-lost/NAME     {version}: an operator calls it lost; until it is back. -losses/NAME: quarantine_doc.h
  *   /ptc/nodes-devices       which job has which devices (daemon/cluster/devices/given_devices.h)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lanes of tasks: daemon/cluster/tasks.h.
+/* Lanes of tasks, and the threads that run them (ETCD_THREADS).
  *
  * Happy path: a task joins the end of its lane; the first of each lane is due. A due step that calls etcd goes to the
  * queue of ETCD_THREADS threads; a due step that computes goes to libuv's pool; when the last step is over, done is
  * posted and the lane's next task is due. A lane exists while it has tasks.
  *
- * Failure modes: the pool takes no work any more (the loop has stopped, or no memory): a thread of etcd's computes. The
- * loop runs no `done` any more: ptc_tasks_free runs it. */
+ * Failure modes: the pool takes no work any more (the loop has stopped, or no memory): one of the ETCD_THREADS threads
+ * computes instead. The loop runs no `done` any more: ptc_tasks_free runs it. */
 #include "daemon/cluster/tasks.h"
 
 #include "base/alloc.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shares of memory.ceiling. They are one sum, made from the configuration alone:
+/* The shares into which memory.ceiling is divided. They are one sum, made from the configuration alone:
  *
  *   ceiling = staging + work + transport + etcd + tables + chunks
  *

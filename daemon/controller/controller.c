@@ -444,6 +444,30 @@ static void count_from_now(const struct ptc_controller *ctl, struct ptc_switch_r
 		r->base_snapshot = ctl->record.snapshot;
 }
 
+/* Leaves those of the nodes whose held ranks give their memory. Returns how many these are. */
+static uint32_t only_giving(const struct ptc_controller *ctl, uint32_t *nodes, uint32_t n)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		if (ptc_recovery_gives(ctl, nodes[i]))
+			nodes[kept++] = nodes[i];
+	return kept;
+}
+
+/* What the request owns becomes the controller's. */
+static void take_owned(struct ptc_controller *ctl, struct ptc_switch_request *r)
+{
+	ctl->watcher = r->watcher;
+	ctl->plan = r->plan;
+	ctl->emptied = r->emptied;
+	ctl->nemptied = r->nemptied;
+	r->watcher = NULL;
+	r->plan = NULL;
+	r->emptied = NULL;
+	r->nemptied = 0;
+}
+
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
 {
 	uint32_t *from, *to, nfrom;
@@ -473,11 +497,8 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 		ptc_free(to);
 		return ptc_nomem(err);
 	}
-	for (uint32_t i = 0, all_from = nfrom; r->held && i < all_from; i++) {
-		nfrom = i ? nfrom : 0;
-		if (ptc_recovery_gives(ctl, from[i]))
-			from[nfrom++] = from[i];
-	}
+	if (r->held)
+		nfrom = only_giving(ctl, from, nfrom);
 	ptc_controller_switch_done(ctl);
 	if (r->source) {
 		ctl->source = r->source_view;
@@ -486,14 +507,7 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 		from = ptc_older_sources(ctl, &nfrom);
 		ptc_require(from && ptc_older_aim(ctl) == 0);
 	}
-	ctl->watcher = r->watcher;
-	ctl->plan = r->plan;
-	ctl->emptied = r->emptied;
-	ctl->nemptied = r->nemptied;
-	r->watcher = NULL;
-	r->plan = NULL;
-	r->emptied = NULL;
-	r->nemptied = 0;
+	take_owned(ctl, r);
 	ptc_copy_keeper_committed(ctl);
 	set_intent(ctl, r);
 	set_from_config(ctl);

@@ -160,27 +160,27 @@ int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct pt
  * first. */
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has);
 /* Tensors of a committed generation that no live node has whole any more, and nodes that do not have their part. Nodes
- * are numbers of the view's. Freed with ptc_lost_report_done; one of zeros is fine. */
+ * are named by the view, from which the names are borrowed. Freed with ptc_lost_report_done; one of zeros is fine. */
 struct ptc_lost_report {
-	size_t ntensors; /* lost, of which `listed` has at most the first PTC_LOST_LISTED */
-	int64_t bytes;   /* of all of them */
+	uint64_t ntensors; /* lost, of which `listed` has at most the first PTC_LOST_LISTED */
+	int64_t bytes;     /* of all of them */
 	struct ptc_lost_tensor *listed;
-	size_t nlisted;
 	struct ptc_absent_node *absent;
-	size_t nabsent;
+	size_t nlisted, nabsent;
 };
 #define PTC_LOST_LISTED 100
 struct ptc_lost_tensor {
 	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
 	int64_t bytes;
-	uint32_t nnodes, nodes[PTC_LOST_NODES];
+	uint32_t nnodes;
+	const char *nodes[PTC_LOST_NODES];
 };
 struct ptc_absent_node {
-	uint32_t node;
-	const char *state; /* "left out", "without its bytes", "lost", "passed by" or "down" */
+	const char *node, *state; /* state: "left out", "without its bytes", "lost", "passed by" or "down" */
 	double down_s;
 	char *means; /* a line for people */
 };
+extern const struct ptc_members ptc_lost_report_members; /* `absent` and `lost` of docs/control.md */
 void ptc_lost_report_done(struct ptc_lost_report *r);
 /* Blocks as well. */
 int ptc_lost_find(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, const struct ptc_spec *spec,

@@ -265,7 +265,8 @@ static int listed(const struct agree *a, const struct ptc_geometry *g, struct pt
 			const Ptc__V1__Differing *d = a->captures[i]->differing[k];
 
 			if (d->rank < g->allocation.world && d->item < ptc_spec_items(g->spec))
-				(*ret)[n++] = (struct ptc_differing){ d->rank, d->item };
+				(*ret)[n++] =
+					(struct ptc_differing){ d->rank, d->item, d->need, d->difference, d->more };
 		}
 	*ret_n = n;
 	return 0;

@@ -2,8 +2,8 @@
 /* Reads the job's keys and the documents that they name, and starts the core with them: when the lock has been taken,
  * and when the outcome of a transaction is not known.
  *
- * Happy path: one listing of the job's keys, in the job's lane, is one state of them. Blobs follow. Back on the loop
- * the controller takes everything over, and the core gets START.
+ * Happy path: the job's keys are listed by one request, in the job's lane, so that all are of one moment. Blobs follow.
+ * Back on the loop the controller takes everything over, and the core gets START.
  *
  * Failure modes: the lock is another's (LOCK_LOST); a document cannot be read, or etcd does not answer (tried again
  * each RELOAD_RETRY_MS, until this node gives the lock back: taking/). */

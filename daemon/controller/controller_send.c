@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of a controller to nodes (itself included: one path for all).
+/* Sends a controller's calls to nodes (itself included: one path for all).
  *
  * Happy path: all calls are asynchronous, and their answers come back on the loop. Short calls (Seal, Prepare, Start,
  * Arm, Finish) have an answer of one message. Calls that last (Pull and Capture move bytes; Stop, End and Build wait
@@ -440,6 +440,7 @@ static int encode_workers(struct ptc_controller *ctl, const struct ptc_job_updat
 	req.stop = req.warm ? PTC_LOCAL_STEP_MAX : up->stop;
 	req.moves = up->op == PTC_OP_STOP;
 	req.built = up->built || ((up->op == PTC_OP_START || up->op == PTC_OP_BUILD) && ptc_ahead_took(ctl, &seconds));
+	req.resumed = up->resumed ? ctl->intent_revision : 0;
 	req.start_step = ctl->record.step;
 	req.has_state = ctl->intent.to_snapshot > 0;
 	if (req.has_state) /* Build comes after the first commit: the snapshot's, or what rules make of that */

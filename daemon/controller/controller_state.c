@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A controller in memory. References to a controller are counted, and the last one frees the controller with everything
- * of its switch. All other files of this folder use this file, which calls none of them but the watcher. Loop thread,
- * except for the function that writes a blob. Failure modes: memory, if a function says so. */
+/* Makes and frees a controller in memory, and says for what it waits. References to a controller are counted, and the
+ * last one frees the controller with everything of its switch. All other files of this folder use this file, which
+ * calls none of them but the watcher. Loop thread, except for the function that writes a blob. Failure modes: memory,
+ * if a function says so. */
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/controller/internal.h"
 
@@ -234,15 +235,30 @@ static bool may_be_passed(const struct ptc_controller *ctl, const struct ptc_nod
 	return !ctl->all->cut_off && ptc_cluster_early(ctl->all->cluster, n);
 }
 
+/* Its ptcd may be restarted under ranks that live. But here it was down when a rank of another node failed: that rank's
+ * peers there have gone, and if they have not, they have lost this one. A program that fails by itself at that moment
+ * is started elsewhere, and loses no more than it would. */
+static bool is_closed(const struct ptc_controller *ctl, const struct ptc_node *n, bool copies)
+{
+	const struct ptc_recovery *r = &ctl->recovery;
+	bool node = copies ? r->mark_id == ctl->intent.id && r->mark.recovery == PTC_RECOVERY_NODE
+			   : ctl->record.recovery == PTC_RECOVERY_NODE;
+
+	return n->closed && node && may_be_passed(ctl, n);
+}
+
 bool ptc_controller_passes(const struct ptc_controller *ctl, uint32_t node)
 {
 	const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, node);
 	bool copies = ctl->intent.held && !ptc_controller_idle(ctl) && ptc_controller_ranks_on(ctl, n->doc.name);
+	bool gave_up, silent;
 
-	if (n->up || node >= ctl->nknown || !(ctl->known[node].silent || n->unreachable))
+	if (n->up || node >= ctl->nknown)
 		return false;
-	return copies || ptc_controller_is_new(ctl, n->doc.name) ||
-	       (ptc_controller_gave_up(ctl, n->doc.name) && may_be_passed(ctl, n));
+	silent = ctl->known[node].silent || n->unreachable;
+	gave_up = ptc_controller_gave_up(ctl, n->doc.name);
+	return (silent && (copies || ptc_controller_is_new(ctl, n->doc.name))) ||
+	       (silent && gave_up && may_be_passed(ctl, n)) || ((copies || gave_up) && is_closed(ctl, n, copies));
 }
 
 bool ptc_controller_due(const struct ptc_controller *ctl)

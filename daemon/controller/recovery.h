@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A live job goes on after the loss of a node, or after a failure of its program, with no operator: ranks that are left
- * are ended (HALT, whose record says why), and the job is started again from the record's snapshot (RESIZE of a job
- * whose ranks do not run, which leaves lost nodes out). What the job wants is "elastic" of its description. A
- * controller has one of these; all of it belongs to the loop. What has to outlive a controller is in the record. */
+/* A live job goes on after the loss of a node, or a failure of its program, with no operator. Ranks that are left are
+ * ended (HALT, whose record says why), and the job is started again from the record's snapshot (RESIZE, which leaves
+ * lost nodes out). "elastic" of its description says what the job wants. A controller has one of these; all of it
+ * belongs to the loop. What has to outlive a controller is in the record. */
 #pragma once
 
 #include "daemon/controller/switch_plan.h" /* and the records */
@@ -27,12 +27,12 @@ struct ptc_growth {
 	enum { PTC_GROWTH_UNREAD, PTC_GROWTH_READING, PTC_GROWTH_READ } state;
 	bool leaves, outdated;       /* leaves: ranks were moving then; outdated: a planned device has left since */
 	bool writing, unkept, noted; /* unkept: etcd has an older `seen`; noted: `seen` is set (ptc_growth_note) */
-	bool anew; /* the job has not run yet; all devices that are there at its start count as weighed */
-	uint64_t there, failed_at;  /* a fingerprint of `offers`; how often nodes had changed at failed_ns */
-	int64_t failed_ns;          /* when switches to the weighed devices had failed too often; 0: they have not */
-	int64_t first_ns, since_ns; /* when the first device joined, and when devices last changed; 0: none joined */
-	uint64_t switch_id;         /* of ours, from when its ranks build; 0: none is under way */
-	uint32_t tries, fails;      /* in a row: switches that came to nothing; reads and writes in etcd that failed */
+	bool anew;                   /* the job has not run yet; devices that are there at its start count as weighed */
+	uint64_t there, failed_at;   /* a fingerprint of `offers`; how often nodes had changed at failed_ns */
+	int64_t failed_ns;           /* when switches to the weighed devices had failed too often; 0: they have not */
+	int64_t first_ns, since_ns;  /* when the first device joined, and when devices last changed; 0: none joined */
+	uint64_t switch_id;          /* of ours, from when its ranks build; 0: none is under way */
+	uint32_t tries, fails;       /* in a row: switches that came to nothing; reads and writes in etcd that failed */
 	char joined[200], stays[400]; /* nodes, for the event; why the job does not grow, for status; "": nothing */
 };
 
@@ -41,8 +41,7 @@ struct ptc_recovery {
 	struct ptc_stragglers *stragglers; /* recovery/stragglers.h; NULL: slow ranks are not looked for */
 	struct ptc_straggler_drain *drain; /* in the memory of `stragglers`; NULL if that is NULL */
 	struct ptc_recovery_task *answer;  /* a plan that came while a snapshot was made; NULL: none */
-	bool replan, writes_slow; /* links have changed: it is planned anew; straggler_drain.c writes in etcd */
-	bool has_elastic, planning, shares; /* shares: the job's `share_devices` */
+	bool replan, writes_slow, has_elastic, planning, shares; /* replan: links have changed; shares: share_devices */
 	struct ptc_job_elastic elastic;
 	int64_t first_step_ms; /* what a rank's first step may take: the job's `build_timeout` */
 	/* what ranks of the record's incarnation say, asked in rounds */
@@ -128,10 +127,9 @@ void ptc_recovery_tick(struct ptc_controller *ctl); /* recovery.c: each 200 ms. 
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
 /* That HALT has begun: events say why. failed: the rank that was judged; NULL: none was. */
 void ptc_recovery_begun(struct ptc_controller *ctl, const struct ptc_worker_view *failed);
-/* Ends the ranks of a job that trains, to start it again where it may have devices; why: for the event. False: not now
- */
+/* Ends ranks that train, to start the job again where it may have devices. False: not now. why: for the event. */
 bool ptc_recovery_leave(struct ptc_controller *ctl, const char *why);
-/* Whether no due snapshot may begin: the job trains, and a node that the snapshot would wait for is down. */
+/* Whether no due snapshot may begin: a node that it would wait for is down, or ranks are about to leave devices. */
 bool ptc_recovery_holds(const struct ptc_controller *ctl);
 /* Change a record: the first for a HALT or a snapshot of held ranks, the second for a switch that starts ranks. */
 void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc *r);

@@ -52,6 +52,9 @@ struct ptc_plan_report {
 struct ptc_plan_report *ptc_plan_report_free(struct ptc_plan_report *r); /* NULL ok */
 /* As JSON (docs/control.md). NULL: out of memory. */
 json_t *ptc_plan_report_json(const struct ptc_plan_report *r);
+/* Where the ranks of a generation are, as JSON. modes: what happens to the process of each; NULL: nothing is said of
+ * it. NULL: out of memory. */
+json_t *ptc_plan_ranks_json(const struct ptc_generation_doc *g, const enum ptc_plan_mode *modes);
 
 struct ptc_plan_request {
 	const char *config; /* NULL or "": the job's table or the planner chooses one for gpus */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The client itself: endpoints, one unary call, and the life of its threads.
+/* The client of etcd itself: endpoints, one unary call, and the life of its threads.
  *
  * Happy path: the endpoint that answered last is asked; its answer comes back.
  *

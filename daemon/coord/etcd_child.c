@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The local coordinator: Debian's etcd as a child that outlives a crash of ours.
+/* Runs the local etcd (coordinator: local), Debian's etcd as a child that outlives a crash of ours.
  *
  * data_dir (0700): lock (held by the supervising daemon), etcd.pid (written by
  * the child itself before it becomes etcd: its /proc/self/stat line, which

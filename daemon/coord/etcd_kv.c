@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads (paged, one revision) and writes (Put, DeleteRange, Txn).
+/* Reads of etcd's keys (paged, one revision) and writes (Put, DeleteRange, Txn).
  *
  * Happy path: a listing asks for pages that grow while replies stay small; a
  * write passes its fault points, is sent once, and its header's revision

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases: grant, keep-alive on a thread of its own, revoke.
+/* Leases of etcd: grant, keep-alive on a thread of its own, revoke.
  *
  * Happy path: one keep-alive every third of the TTL. The lease certainly lives
  * until one TTL after the last answered keep-alive was sent.

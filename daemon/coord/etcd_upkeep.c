@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Upkeep of etcd's database, beside reads and writes.
+/* Upkeep of etcd's database: compaction, defragmentation, the alarm of a full database.
  *
  * etcd keeps every revision until it is told to forget it (compaction), and never makes its file smaller by itself
- * (defragmentation). If the file has come to its quota, etcd refuses all writes until somebody disarms an alarm. Of a
- * local etcd we do all three. Of a cluster its operators do; there we only look (ptc_etcd_size).
+ * (defragmentation). If the file has come to its quota, etcd refuses all writes until somebody disarms an alarm. We
+ * compact, defragment and disarm a local etcd. A cluster's operators do this themselves; there we only look
+ * (ptc_etcd_size).
  *
  * Happy path: a look every few seconds. If many revisions or bytes have been added since the last compaction, what
  * was there at the previous look is compacted. So a watcher that was cut off for less than a look can resume. Above

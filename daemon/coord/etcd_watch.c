@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A watch: a listing, then every change after it, on a thread of its own.
+/* A watch of etcd's keys: a listing, then every change after it, on a thread of its own.
  *
  *            +--------- failed, cancelled or compacted: pause ---------+
  *            v                                                         |

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The job core: see job_core.h for the protocol and for what it asks of shell, nodes and etcd. This file has the
- * events. switch_phases.c has the states and their moves, switch_moves.c the begin and the end of each phase,
+/* The events of the job core: see job_core.h for the protocol and for what it asks of shell, nodes and etcd. This file
+ * has the events. switch_phases.c has the states and their moves, switch_moves.c the begin and the end of each phase,
  * switch_nodes.c the requests to nodes, switch_replies.c their answers. switch_start.c says where a switch begins, and
  * where one that was found in etcd goes on.
  *

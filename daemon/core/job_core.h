@@ -156,9 +156,9 @@ struct ptc_job_update {
 	bool has_keep;
 	uint64_t keep_generation, keep_snapshot; /* for PTC_OP_FINISH */
 	uint64_t stop;                           /* for PTC_OP_ARM, PTC_OP_STOP, PTC_OP_CAPTURE */
-	/* for PTC_TXN_COMMIT1 with run_from: the step at which all ranks waited */
-	uint64_t step;
+	uint64_t step;               /* for PTC_TXN_COMMIT1 with run_from: the step at which all ranks waited */
 	bool new_incarnation, built; /* for PTC_TXN_CLEAR; for PTC_OP_START and PTC_OP_BUILD */
+	bool resumed; /* for these two: another controller began the switch, and nobody knows what it had asked */
 	uint64_t switch_id;
 	enum ptc_job_phase phase;
 	uint32_t timer_ms;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From phase to phase: how each begins and ends. Happy path: a phase is entered, and asks nodes (switch_nodes.c), the
- * shell or etcd. When all have answered, the next phase is entered. Failure modes: a switch that goes wrong is aborted;
- * record and intent are read again, after ever longer waits. */
+/* Moves a switch from phase to phase: how each begins and ends. Happy path: a phase is entered, and asks nodes
+ * (switch_nodes.c), the shell or etcd. When all have answered, the next phase is entered. Failure modes: a switch that
+ * goes wrong is aborted; record and intent are read again, after ever longer waits. */
 #include "daemon/core/job_internal.h"
 
 #include "base/check.h"

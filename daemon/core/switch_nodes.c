@@ -84,7 +84,10 @@ void ptc_job_node_try(struct ptc_job *job, uint32_t i)
 	}
 	if (op == PTC_OP_ARM || op == PTC_OP_STOP || op == PTC_OP_CAPTURE)
 		u->stop = job->arming.stop;
-	u->built = n->built && (op == PTC_OP_START || op == PTC_OP_BUILD);
+	if (op == PTC_OP_START || op == PTC_OP_BUILD) {
+		u->built = n->built;
+		u->resumed = !job->own;
+	}
 	n->built |= op == PTC_OP_BUILD;
 	if (op != PTC_OP_CHECK && op != PTC_OP_FINISH) {
 		n->stale = true;

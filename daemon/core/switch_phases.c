@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The states of a job with the moves they allow, and notes about a switch: updates for the shell, reasons, its end.
- * Lowest of the core's files: it calls none of the others. Nothing here fails; a move that is not allowed aborts the
- * process. */
+/* The table of a job's states and permitted moves, and helpers that note what a switch has decided: updates for the
+ * shell, reasons, the end. Lowest of the core's files: it calls none of the others. Nothing here fails; a move that is
+ * not allowed aborts the process. */
 #include "daemon/core/job_internal.h"
 
 #include "base/check.h"

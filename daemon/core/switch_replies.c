@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The meaning of nodes' answers, and of nodes that come and go. See job_core.c for the whole.
+/* Deals with nodes' answers: retries, waiting for nodes that come and go, the rounds of arming. See job_core.c for the
+ * whole.
  *
  * Happy path: switch_nodes.c asks the nodes that a phase needs; the last answer ends the phase.
  *

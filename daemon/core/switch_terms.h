@@ -77,7 +77,8 @@ enum ptc_job_op {
 	 * ranks of that incarnation go on; a durable note says so. A rank lost after that is reported as failed,
 	 * because it cannot join ranks that have gone on without it. */
 	PTC_OP_FINISH,
-	/* To to_nodes: a process for each rank exists and waits in ptc_next. Idempotent. update: built; see BUILD. */
+	/* To to_nodes: a process for each rank exists and waits in ptc_next. Idempotent. update: built, resumed; see
+	 * BUILD. */
 	PTC_OP_START,
 	/* To from_nodes: make pages for the tables that the switch will put here, as far as time and the ceiling allow;
 	 * never an error because there is no room. If they were made while ranks stand still, this would take as long
@@ -104,7 +105,9 @@ enum ptc_job_op {
 	/* To to_nodes: answers when all ranks here have declared; PTC_ESTATE when a process is gone. Idempotent.
 	 * update: built: this node was asked for it before, so ranks of other nodes may have met the ranks that it had
 	 * then. If they are gone, no others are started in their place: PTC_ELOST. A node also notes durably that
-	 * ranks build, and neither START nor FINISH starts an incarnation again that has this note. */
+	 * ranks build, and neither START nor FINISH starts an incarnation again that has this note. A store that is
+	 * gone has no note. So if the switch is resumed, a node whose store is newer than the intent counts as asked
+	 * before. */
 	PTC_OP_BUILD,
 	/* To to_nodes, in DIGESTING beside the shell's comparison: the table (to_generation, to_snapshot) is here and
 	 * sealed; else PTC_ENOTFOUND. Changes nothing, and is answered at once. COMMIT2 compares the nodes' keys, but

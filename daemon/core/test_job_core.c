@@ -1758,8 +1758,8 @@ static void test_restart_after_build(void **state)
 		if (!has_phase(s, (int)phase))
 			continue;
 		open_switch(&f, s, phase);
-		assert_false(sent(&f, 2, PTC_OP_START)->built);
-		assert_false(sent(&f, 2, PTC_OP_BUILD)->built);
+		assert_false(sent(&f, 2, PTC_OP_START)->built || sent(&f, 2, PTC_OP_START)->resumed);
+		assert_false(sent(&f, 2, PTC_OP_BUILD)->built || sent(&f, 2, PTC_OP_BUILD)->resumed);
 		uint64_t before = sent(&f, 2, PTC_OP_BUILD)->seq;
 		FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 2);
 		FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2);
@@ -1881,6 +1881,10 @@ static void test_live_resume(void **state)
 		assert_string_equal(ptc_job_phase_name(ptc_job_phase(f.job)), ptc_job_phase_name(rows[i].phase));
 		drive(&f, PTC_JOB_IDLE);
 		expect_done(&f, rows[i].intent->id, rows[i].status);
+		if (!rows[i].status && rows[i].intent->kind == PTC_SWITCH_RESIZE && rows[i].intent->run_to)
+			assert_true(sent(&f, 2, PTC_OP_BUILD)->resumed); /* nobody knows what it was asked before */
+		if (rows[i].phase == PTC_JOB_STARTING && rows[i].intent->run_to)
+			assert_true(sent(&f, 2, PTC_OP_START)->resumed);
 		close_job(&f);
 	}
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts about a view's nodes out of its copies, and copies in the form of messages. Failure: memory. */
+/* Copies of a view's state: facts about its nodes, and copies in the form of messages. Failure: memory. */
 #include "daemon/documents/view_copies.h"
 
 #include "base/alloc.h"

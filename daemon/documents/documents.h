@@ -13,7 +13,7 @@
 #include "daemon/cluster/channels.h"
 #include "daemon/cluster/cluster.h"
 #include "formats/job/job.h"
-#include "formats/json.h"
+#include "formats/members.h"
 #include "formats/state/state_doc.h"
 #include "reshard/layout/declared.h"
 
@@ -123,8 +123,8 @@ int ptc_rank_states_switch(const struct ptc_rank_states_ask *ask, const struct p
  * the samples that would be skipped cannot be named. Blocks; any thread but the loop. */
 int ptc_rank_states_skips(const struct ptc_documents *docs, const struct ptc_meta_doc *meta,
 			  const struct ptc_manifest_doc *to, const struct ptc_manifest_doc *now, struct ptc_error *err);
-/* The JSON for summaries and plans (docs/control.md); NULL: there is nothing to report. */
-json_t *ptc_rank_states_json(const struct ptc_blobs_review *r);
+/* For summaries and plans (docs/control.md). */
+extern const struct ptc_members ptc_blobs_review_members;
 
 /* ---- view.c: one generation or switch of a job, ready to be sent or read ------ */
 /* Everything that a peer must know about a job's generations. Owns its memory. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The committed documents of the jobs whose state lies on this node. In memory are documents by which the state is read
- * while the coordinator is unreachable. In the store are those by which the job goes on when the coordinator is gone
- * for good (kept/durable.h).
+/* Keeps the committed documents of the jobs whose state lies on this node. In memory are documents by which the state
+ * is read while the coordinator is unreachable. In the store are those by which the job goes on when the coordinator
+ * is gone for good (kept/durable.h).
  *
  * Happy path: a tick finds keys that are not kept yet, and no switch under way. A task reads the keys, the manifest,
  * and the documents that the manifest names, and writes all of them to the store. Readers look in memory first. A

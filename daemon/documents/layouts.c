@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layouts that ranks have declared, by the content hash of their document, and layouts that a job's rules make, by
- * description and configuration. They are shared by every reader and freed with the last one; the layouts that were
- * used last stay. Happy path: found, or made: fetched from the coordinator, decoded, checked; or computed by the rules.
+/* Caches layouts: those that ranks have declared, by the content hash of their document, and those that a job's rules
+ * make, by description and configuration. They are shared by every reader and freed with the last one; the layouts
+ * that were used last stay. Happy path: found, or made: fetched from the coordinator, decoded, checked; or computed by
+ * the rules.
  *
  * Failure modes: the blob is not there or does not decode (its code, naming the hash), a configuration that the rules
  * do not allow (PTC_ELAYOUT), memory. */

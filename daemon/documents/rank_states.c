@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank state in a switch. Happy path: the state document of the snapshot is read, and the job's rules decide
- * (formats/job/blob_rules.h). If ranks of the new generation get other blobs than the snapshot has, a state document of
- * their own is written beside it. It is made anew from etcd's documents whenever it is needed; equal bytes have one
- * name.
+/* Decides the rank state (blobs, cursors) of a new generation's ranks in a switch. Happy path: the state document of
+ * the snapshot is read, and the job's rules decide (formats/job/blob_rules.h). If ranks of the new generation get
+ * other blobs than the snapshot has, a state document of their own is written beside it. It is made anew from etcd's
+ * documents whenever it is needed; equal bytes have one name.
  *
  * Failure modes: a blob that a rule refuses, or that has to be carried and
  * cannot be (PTC_ESTATE naming it); etcd. */
@@ -143,10 +143,7 @@ int ptc_rank_states_switch(const struct ptc_rank_states_ask *ask, const struct p
 	return rc;
 }
 
-json_t *ptc_rank_states_json(const struct ptc_blobs_review *r)
-{
-	return r->text[0] ? json_pack("{s:I, s:I, s:I, s:I, s:I, s:s}", "gone", (json_int_t)r->gone, "without",
-				      (json_int_t)r->without, "group", (json_int_t)r->group, "replicated",
-				      (json_int_t)r->replicated, "reset", (json_int_t)r->reset, "text", r->text)
-			  : NULL;
-}
+#define REVIEW(member, kind) PTC_ROW(struct ptc_blobs_review, #member, member, kind)
+static const struct ptc_member review_rows[] = { REVIEW(gone, U64),       REVIEW(without, U32), REVIEW(group, U64),
+						 REVIEW(replicated, U64), REVIEW(reset, U64),   REVIEW(text, TEXT) };
+const struct ptc_members ptc_blobs_review_members = PTC_MEMBERS(review_rows, struct ptc_blobs_review);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parsed specs by content hash, shared by every reader and freed with the
- * last one. A spec of a large model takes seconds to fetch and parse, so one
- * copy is also kept after its last release until another job's replaces it. */
+/* Caches parsed job descriptions by content hash, shared by every reader and freed with the last one. A spec of a
+ * large model takes seconds to fetch and parse, so one copy is also kept after its last release until another job's
+ * replaces it. */
 #include "daemon/documents/documents.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The key of the cluster. With this key nodes seal descriptions of jobs, because a description has the job's
- * environment, which may hold tokens. So a person who reads etcd, or a backup of etcd, cannot read the descriptions.
+/* Encrypts descriptions of jobs in etcd, with the key of the cluster, which only nodes keep. With this key nodes seal
+ * descriptions of jobs, because a description has the job's environment, which may hold tokens. So a person who reads
+ * etcd, or a backup of etcd, cannot read the descriptions.
  *
  * /ptc/key names the key and does not hold it: {version, id}. Every node keeps a copy in state_dir/key, mode 0600.
  * Happy path: the first node makes a key, keeps it and then names it in etcd. A node that lacks the named key asks the

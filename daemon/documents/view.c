@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: record and intent name blobs; they are fetched and decoded, the
- * nodes both generations use are collected, and the whole is turned into the
- * message every peer call carries or into a geometry. Failure modes: a blob
- * that is missing from etcd (PTC_ENOTFOUND naming it), or neither kept here nor to be had (PTC_ECOORD), out of memory.
- */
+/* Makes views: all that a switch or a read needs of its generations. Happy path: record and intent name blobs; they
+ * are fetched and decoded, the nodes both generations use are collected, and the whole is turned into the message
+ * every peer call carries or into a geometry. Failure modes: a blob that is missing from etcd (PTC_ENOTFOUND naming
+ * it), or neither kept here nor to be had (PTC_ECOORD), out of memory. */
 #include "base/alloc.h"
 #include "base/sys/fault.h"
 #include "daemon/documents/view_copies.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The threads that copy for a device. Happy path: the device's thread hands over a copy that it has checked. A thread
- * begins this copy, and then ends and answers the copy that it began before. If there is no next copy, the thread ends
- * the copy that it has begun. So the link works while processors move bytes between slots of the ring and host memory,
- * and while a copy ends and is answered. Copies of the other direction, and everything else, wait until all copies have
- * ended.
+/* The threads of ptc-gpu that copy for a device. Happy path: the device's thread hands over a copy that it has
+ * checked. A thread begins this copy, and then ends and answers the copy that it began before. If there is no next
+ * copy, the thread ends the copy that it has begun. So the link works while processors move bytes between slots of the
+ * ring and host memory, and while a copy ends and is answered. Copies of the other direction, and everything else,
+ * wait until all copies have ended.
  *
  * Failure modes: a thread that cannot enter the device's context fails its copy, and tries again with the next. Where
  * not all threads can be started, fewer do the work; without any, copies are refused. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The node's devices, by NVML: their identity and their health. NVML needs no context on them.
+/* The node's devices (GPUs, MIG devices), by NVML: their identity and their health. NVML needs no context on them.
  *
  * ptc_gpu_devices_find fills in every device of the node in NVML's order (by PCI address), and marks those that
  * CUDA_VISIBLE_DEVICES leaves. A device that does not answer is listed with health PTC_GPU_LOST. A node may have no

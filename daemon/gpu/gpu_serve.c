@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reading side of ptc-gpu. Happy path: receive, check, hand over to the worker of the device. Failure modes: a
- * request that is malformed or names nothing is answered with why; a message without a head ends the process, as its
- * sender is no ptcd of this package. When the socket closes the workers end, and with them every mapping, context and
- * pinned page. */
+/* Reads the requests to ptc-gpu, and gives each to the device's thread. Happy path: receive, check, hand over to the
+ * worker of the device. Failure modes: a request that is malformed or names nothing is answered with why; a message
+ * without a head ends the process, as its sender is no ptcd of this package. When the socket closes the workers end,
+ * and with them every mapping, context and pinned page. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/memory/huge_map.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device's thread. Happy path: takes requests in order, attaches the device at the first that needs it, does each and
- * answers; copies it checks, and hands over to the copiers. Failure modes: a request that fails is answered with why
- * and who is to blame. After a sticky failure every later request is answered with it: the context is of no more use,
- * and ptcd replaces this process. */
+/* A device's thread in ptc-gpu. Happy path: takes requests in order, attaches the device at the first that needs it,
+ * does each and answers. It checks copies, and hands them over to the copiers. Failure modes: a request that fails is
+ * answered with why and who is to blame. After a sticky failure every later request is answered with it: the context
+ * is of no more use, and ptcd replaces this process. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/fault.h"

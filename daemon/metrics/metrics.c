@@ -47,7 +47,7 @@ struct sample {
 	struct ptc_store_stats store;
 	struct local_job jobs[JOBS_MAX];
 	size_t njobs;
-	uint64_t fuse, fuse_backing, resident, virtual, fds, fds_max, threads;
+	uint64_t fuse, fuse_backing, fuse_backing_open, resident, virtual, fds, fds_max, threads;
 	struct ptc_rpc_connections connections;
 	double start_time, cpu_seconds;
 	/* read on the loop, when the rest is there */
@@ -129,7 +129,9 @@ static void gather(uv_work_t *work)
 	ptc_store_stats(m->o.store, &s->store);
 	snprintf(lock, sizeof lock, "%s/fuse.lock", m->o.config->run_dir);
 	s->fuse = ptc_fuse_lock_held(lock, &pid, dir, sizeof dir);
-	s->fuse_backing = s->fuse ? ptc_fuse_lock_backing(lock) : 0;
+	s->fuse_backing = s->fuse_backing_open = 0;
+	if (s->fuse)
+		ptc_fuse_lock_backing(lock, &s->fuse_backing, &s->fuse_backing_open);
 	for (size_t i = 0; i < s->njobs; i++)
 		s->jobs[i].sum = ptc_workers_sum(m->o.workers, s->jobs[i].uuid);
 	read_process(s);
@@ -637,8 +639,11 @@ static const struct metric metrics[] = {
 	{ "ptc_etcd_database_full", "gauge", "", "1 while etcd refuses writes because its database is full, else 0.",
 	  w_number, AT(database_full) },
 	{ "ptc_fuse_mounts", "gauge", "", "1 while fuse.dir is served, else 0.", w_number, AT(fuse) },
-	{ "ptc_fuse_backing_bytes", "gauge", "", "Bytes of the backing files of the process that serves fuse.dir.",
-	  w_number, AT(fuse_backing) },
+	{ "ptc_fuse_backing_bytes", "gauge", "",
+	  "Bytes of the backing files of the process that serves fuse.dir; beside memory.ceiling.", w_number,
+	  AT(fuse_backing) },
+	{ "ptc_fuse_backing_open_bytes", "gauge", "",
+	  "Of these, bytes of files that programs have open, which cannot be freed.", w_number, AT(fuse_backing_open) },
 	{ "process_cpu_seconds_total", "counter", "", "CPU time of the daemon.", w_real, AT(cpu_seconds) },
 	{ "process_resident_memory_bytes", "gauge", "", "The daemon's memory in RAM, with mapped chunks.", w_number,
 	  AT(resident) },

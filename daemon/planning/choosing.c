@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a number of devices to a configuration. Happy path: the best few by step time, all within 10 % of the best, are
- * priced exactly, and the one that makes the most of the horizon wins; staying is one of them where that is possible.
- * Failure: the errors of making a work and of searching; a candidate that cannot be reached is left out. */
+/* Finds a configuration for a number of devices, with the planner. Happy path: the best few by step time, all within
+ * 10 % of the best, are priced exactly, and the one that makes the most of the horizon wins; staying is one of them
+ * where that is possible. Failure: the errors of making a work and of searching; a candidate that cannot be reached is
+ * left out. */
 #include "daemon/planning/remembered.h"
 
 #include "base/alloc.h"

@@ -13,7 +13,7 @@
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
 #include "daemon/cluster/job_events.h"
-#include "daemon/cluster/ranks/rank_rows.h"
+#include "formats/ranks/rank_rows.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"

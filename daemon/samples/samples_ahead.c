@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading ahead: a reader knows which samples come next and says so; one thread puts them into the cache, in their
- * order.
+/* Reads samples of other nodes ahead: a reader knows which samples come next and says so; one thread puts them into
+ * the cache, in their order.
  *
  * Happy path: if samples differ in length, their lengths are asked for first; then the samples, as many at once as one
  * answer holds. Failure modes: the node is unreachable, or there are too many lists: the list is dropped, and a reader

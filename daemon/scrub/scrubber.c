@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scrubber's thread. Happy path: the thread waits for as long as the bytes that it has just read may take at the
- * configured rate. If the thread is woken to heal blocks, it heals them. Then it reads on. Failure modes: scrub.h. */
+/* The scrubber's thread: the pace at which idle chunks are read (scrub.rate, scrub.pause), and healing. Happy path:
+ * the thread waits for as long as the bytes that it has just read may take at the configured rate. If the thread is
+ * woken to heal blocks, it heals them. Then it reads on. Failure modes: scrub.h. */
 #include "daemon/scrub/scrub.h"
 
 #include "daemon/agent/healing/heal.h"

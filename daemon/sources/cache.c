@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file: a page that says how it is divided, the heads of all pieces, the pieces. The heads of the places that a
- * piece may have lie together, so one read finds the piece. Writers do not wait for each other or for readers. If two
- * writers mix their bytes in one place, the bytes do not match the checksum in the head of the place.
+/* The file of the cache of samples: a page that says how it is divided, the heads of all pieces, the pieces. The heads
+ * of the places that a piece may have lie together, so one read finds the piece. Writers do not wait for each other or
+ * for readers. If two writers mix their bytes in one place, the bytes do not match the checksum in the head of the
+ * place.
  *
  * Failure modes: the header's. A file that is divided otherwise is emptied. */
 #include "daemon/sources/cache.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading: pieces, bytes, spans, digests, scrub.
+/* Reads tables of the store, and verifies each block: pieces, bytes, spans, digests, scrub.
  *
  * Happy path: the pieces of the item that intersect the box are found by the hash of the item. Bytes that are copied or
  * digested are verified block by block, each block right before its bytes are used, so these come out of the
@@ -371,6 +371,7 @@ int ptc_table_read_iov(struct ptc_table *t, uint32_t item, const struct ptc_box 
 struct extent_call {
 	ptc_extent_fn fn;
 	void *arg;
+	bool unverified;
 };
 
 static int call_extent(void *arg, const struct ptc_table *t, size_t i, const struct ptc_box *cut, struct ptc_error *err)
@@ -384,7 +385,7 @@ static int call_extent(void *arg, const struct ptc_table *t, size_t i, const str
 	int n = 0, rc;
 
 	reach(t, i, cut, &begin, &end);
-	rc = verify(t, i, begin, end, err);
+	rc = c->unverified ? 0 : verify(t, i, begin, end, err);
 	if (rc)
 		return rc;
 	while (left > 0) {
@@ -398,13 +399,21 @@ static int call_extent(void *arg, const struct ptc_table *t, size_t i, const str
 		pos += spans[n].iov_len;
 		left -= (int64_t)spans[n++].iov_len;
 	}
-	return c->fn(c->arg, box, cut, spans, n, err);
+	return c->fn(c->arg, box, cut, spans, n, ptc_store_chunk_of(t->locs[i].pos), err);
 }
 
 int ptc_table_each_extent(struct ptc_table *t, uint32_t item, const struct ptc_box *box, ptc_extent_fn fn, void *arg,
 			  struct ptc_error *err)
 {
-	struct extent_call c = { fn, arg };
+	struct extent_call c = { .fn = fn, .arg = arg };
+
+	return ptc_box_empty(box) ? 0 : each_part(t, item, box, call_extent, &c, err);
+}
+
+int ptc_table_each_unverified(struct ptc_table *t, uint32_t item, const struct ptc_box *box, ptc_extent_fn fn,
+			      void *arg, struct ptc_error *err)
+{
+	struct extent_call c = { .fn = fn, .arg = arg, .unverified = true };
 
 	return ptc_box_empty(box) ? 0 : each_part(t, item, box, call_extent, &c, err);
 }
@@ -598,10 +607,27 @@ static int list_runs(void *arg, const struct ptc_table *t, size_t i, const struc
 	return 0;
 }
 
-/* Neighbours in a box often lie in the chunk named last, or in one of a few that take turns. */
-static int span_chunk(struct ptc_spans *s, struct chunk *c, const uint8_t *base, uint32_t *ret, struct ptc_error *err)
+/* Healing may make a checksum anew meanwhile. */
+void ptc_table_chunk(const struct ptc_table *t, size_t chunk, const uint8_t *base, struct ptc_span_chunk *ret)
 {
+	struct chunk *c = t->chunks[chunk];
 	uint64_t at = (uint64_t)(c->ptr - base);
+
+	*ret = (struct ptc_span_chunk){ .at = at, .use_at = at - sizeof(uint64_t), .use = ptc_store_chunk_use(c) };
+	for (size_t b = 0; b < PTC_CHUNK_BLOCKS; b++)
+		ret->sums[b] = __atomic_load_n(&c->sum[b], __ATOMIC_RELAXED);
+}
+
+bool ptc_table_in_memory(const struct ptc_table *t)
+{
+	return t->job->volatile_fs;
+}
+
+/* Neighbours in a box often lie in the chunk named last, or in one of a few that take turns. */
+static int span_chunk(const struct ptc_table *t, struct ptc_spans *s, size_t chunk, const uint8_t *base, uint32_t *ret,
+		      struct ptc_error *err)
+{
+	uint64_t at = (uint64_t)(t->chunks[chunk]->ptr - base);
 
 	for (size_t i = s->nchunks; i-- > 0;)
 		if (s->chunks[i].at == at) {
@@ -611,9 +637,7 @@ static int span_chunk(struct ptc_spans *s, struct chunk *c, const uint8_t *base,
 	if (s->nchunks == s->max_chunks)
 		return ptc_error_set(err, PTC_ELIMIT, "the box lies in more than %zu chunks", s->max_chunks);
 	*ret = (uint32_t)s->nchunks++;
-	s->chunks[*ret] =
-		(struct ptc_span_chunk){ .at = at, .use_at = at - sizeof(uint64_t), .use = ptc_store_chunk_use(c) };
-	memcpy(s->chunks[*ret].sums, c->sum, sizeof c->sum);
+	ptc_table_chunk(t, chunk, base, &s->chunks[*ret]);
 	return 0;
 }
 
@@ -643,7 +667,7 @@ static int span_run(const struct ptc_table *t, const struct run *r, const uint8_
 		const uint8_t *p = ptc_store_at(t, pos, &room);
 		struct ptc_span s = { .at = (uint64_t)(p - base), .bytes = (uint64_t)PTC_MIN(room, left) };
 
-		rc = span_chunk(spans, t->chunks[ptc_store_chunk_of(pos)], base, &s.chunk, err);
+		rc = span_chunk(t, spans, ptc_store_chunk_of(pos), base, &s.chunk, err);
 		if (rc == 0)
 			rc = span_add(spans, &s, err);
 		pos += s.bytes;
@@ -663,7 +687,7 @@ int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *bo
 		rc = file_base(t, &base, err);
 	if (rc)
 		return rc;
-	if (!t->job->volatile_fs)
+	if (!ptc_table_in_memory(t))
 		return ptc_error_set(err, PTC_ESTATE, "the chunks of job %s are on a disk", t->job->uuid);
 	l.v = ptc_malloc(PTC_MAX((size_t)l.max, (size_t)1) * sizeof *l.v);
 	if (!l.v)

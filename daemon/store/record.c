@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The content and format of meta. Every value is a version byte, a payload and the XXH3 of both, little-endian.
+/* The records of the store (meta): their content and format. Every value is a version byte, a payload and the XXH3 of
+ * both, little-endian.
  *
  *   S                               store id
  *   J uuid                          state, uid, fence

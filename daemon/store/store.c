@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening the store, and its jobs.
+/* Opens the store and its jobs.
  *
  * Happy path: open takes the lock file, makes meta if there is none, reads the store's id, opens each job's chunks,
  * loads its tables and so knows which chunks are free. job_create records its intent (creating), makes the environment,

@@ -46,12 +46,17 @@ int ptc_table_read_iov(struct ptc_table *t, uint32_t item, const struct ptc_box 
 		       int *ret_n, struct ptc_error *err);
 /* Calls fn for each part of box that lies in one extent of a sealed table. fn gets the part, and the extent's memory as
  * spans from its first byte. The spans are valid as long as the caller has a reference to t. Only the part's blocks are
- * verified. PTC_ENOTFOUND, before any call: a part of box is not here. fn returns nonzero to stop. */
+ * verified. PTC_ENOTFOUND, before any call: a part of box is not here. fn returns nonzero to stop. The first span lies
+ * in the table's chunk number `chunk`, each further one in the next chunk. */
 #define PTC_EXTENT_SPANS (PTC_EXTENT_MAX_BYTES / PTC_CHUNK_BYTES + 3)
 typedef int (*ptc_extent_fn)(void *arg, const struct ptc_box *extent_box, const struct ptc_box *part,
-			     const struct iovec *spans, int nspans, struct ptc_error *err);
+			     const struct iovec *spans, int nspans, size_t chunk, struct ptc_error *err);
 int ptc_table_each_extent(struct ptc_table *t, uint32_t item, const struct ptc_box *box, ptc_extent_fn fn, void *arg,
 			  struct ptc_error *err);
+/* Does the same without verifying anything, for a process of this node that reads the bytes while the caller has its
+ * reference, and compares them with the checksums of ptc_table_chunk. */
+int ptc_table_each_unverified(struct ptc_table *t, uint32_t item, const struct ptc_box *box, ptc_extent_fn fn,
+			      void *arg, struct ptc_error *err);
 /* Opens the file of a sealed table's bytes for reading only; the caller closes it. *ret_base is the file's place in
  * memory: a span at p lies p - *ret_base bytes from the file's beginning. */
 int ptc_table_file(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
@@ -87,6 +92,10 @@ struct ptc_spans { /* in the caller's memory; calls add to it */
 };
 int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_spans *spans,
 		    struct ptc_error *err);
+/* Chunk number `chunk` of a sealed table. base: of ptc_table_file. */
+void ptc_table_chunk(const struct ptc_table *t, size_t chunk, const uint8_t *base, struct ptc_span_chunk *ret);
+/* Whether the file is in memory, so that a read cannot wait for a disk. */
+bool ptc_table_in_memory(const struct ptc_table *t);
 /* Gives the part of a tensor's digest that box contributes (base/number/digest.h). shape is in bytes. Reads in place.
  */
 int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,

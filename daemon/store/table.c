@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables under construction: reserve, fill, seal.
+/* Makes tables of the store: reserve, fill, seal.
  *
  * Happy path: append() takes chunks, adds the pieces in memory and in meta (one commit); any thread fills extents; the
  * one that completes a chunk sums it; flush() and seal() msync what lies on a disk and then write its sums to meta.

@@ -246,7 +246,7 @@ struct extents {
 };
 
 static int each_extent(void *arg, const struct ptc_box *extent, const struct ptc_box *part, const struct iovec *spans,
-		       int nspans, struct ptc_error *error)
+		       int nspans, size_t chunk, struct ptc_error *error)
 {
 	struct extents *x = arg;
 	uint8_t *all = malloc((size_t)volume(extent)), *want = malloc((size_t)volume(part)),

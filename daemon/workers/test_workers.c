@@ -172,6 +172,7 @@ static void rank_set_state(struct rank *r, uint64_t step)
 	rank_check(ptc_blob_set(r->c, "job", PTC_BLOB_JOB, &step, sizeof step) == 0, r->c, "blob");
 	rank_check(ptc_blob_set(r->c, "rng", PTC_BLOB_RANK, big, sizeof big) == 0, r->c, "blob");
 	rank_check(ptc_report(r->c, "loss", 1.0 / (double)(step + 1)) == 0, r->c, "report");
+	rank_check(ptc_report(r->c, "g\xc3\xbcte", 2) == 0 && ptc_report(r->c, "cut\xc3", 3) == 0, r->c, "report");
 }
 
 static void nap_us(long us)
@@ -518,7 +519,7 @@ static bool processes_left(void)
 static unsigned ranks_in(const char *state)
 {
 	char *json = NULL, said[40];
-	int len = snprintf(said, sizeof said, "\"state\": \"%s\"", state);
+	int len = snprintf(said, sizeof said, "\"state\":\"%s\"", state);
 	unsigned n = 0;
 
 	if (ptc_workers_json(t.w, UUID, &json, NULL))
@@ -727,6 +728,38 @@ static void touch(const struct ptc_slot_view *v, struct state *s, bool writing)
 	ok(writing ? slot_write(v, remote, n, local, n, &err) : slot_read(v, remote, n, local, n, &err), &err);
 }
 
+static int fill_rows(const struct ptc_slot_view *v, struct ptc_slot_filling *f, int fd,
+		     const struct ptc_slot_rows *rows, size_t n, struct ptc_error *err)
+{
+	return ptc_slot_fill(v, f, fd, &(struct ptc_slot_order){ .rows = rows, .nrows = n }, NULL, err);
+}
+
+/* The rank compares what it reads with checksums: a bit that flips in the file, before it reads, is found. Then it
+ * reads all of it once more. */
+static void touch_summed(const struct ptc_slot_view *v, struct ptc_slot_filling *f, int rw,
+			 const struct ptc_slot_rows *rows, size_t n)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_chunk_sums chunk = { .at = 0 };
+	struct ptc_slot_order order = { rows, &chunk, n, 1 };
+	uint8_t *bytes = calloc(1, PTC_CHUNK_BYTES), bad;
+
+	assert_int_equal(ftruncate(rw, PTC_CHUNK_BYTES), 0);
+	assert_int_equal(pread(rw, bytes, PTC_CHUNK_BYTES, 0), PTC_CHUNK_BYTES);
+	for (size_t b = 0; b < PTC_ARRAY_LEN(chunk.sums); b++)
+		chunk.sums[b] = ptc_checksum(bytes + b * PTC_BLOCK_BYTES,
+					     PTC_MIN(PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - b * PTC_BLOCK_BYTES));
+	for (int round = 0; round < 3; round++) {
+		bad = bytes[rows[0].offset] ^ (round == 1 ? 1 : 0);
+		assert_int_equal(pwrite(rw, &bad, 1, (off_t)rows[0].offset), 1);
+		ok(ptc_slot_fill(v, f, rw, &order, NULL, &err), &err);
+		ok(ptc_slot_filled(v, f, NULL, &err), &err);
+		assert_false(f->failed);
+		assert_int_equal(f->damaged, round == 1);
+	}
+	free(bytes);
+}
+
 /* What `touch` writes, read by the rank out of a file: all that it has declared, m by its rows at once. */
 static void touch_by_file(const struct ptc_slot_view *v, const struct state *s)
 {
@@ -761,16 +794,18 @@ static void touch_by_file(const struct ptc_slot_view *v, const struct state *s)
 		n++;
 	}
 	for (size_t i = 0; i < n; i++) /* one message each, so that there are several on the way */
-		ok(ptc_slot_fill(v, &f, fd, &rows[i], 1, NULL, &err), &err);
+		ok(fill_rows(v, &f, fd, &rows[i], 1, &err), &err);
 	ok(ptc_slot_filled(v, &f, NULL, &err), &err);
 	assert_false(f.failed);
 	rows[0].address += rows[0].bytes * (1u << 20);
-	assert_int_equal(ptc_slot_fill(v, &f, fd, rows, 1, NULL, &err), PTC_EINTERNAL);
+	assert_int_equal(fill_rows(v, &f, fd, rows, 1, &err), PTC_EINTERNAL);
 	close(fd);
+	rows[0].address -= rows[0].bytes * (1u << 20);
+	if (v->verifies)
+		touch_summed(v, &f, rw, rows, n);
 	/* What is behind the file's end is not there; the rank says so, and what we write then is what it has. */
 	assert_int_equal(ftruncate(rw, 1), 0);
-	rows[0].address -= rows[0].bytes * (1u << 20);
-	ok(ptc_slot_fill(v, &f, rw, rows, 1, NULL, &err), &err);
+	ok(fill_rows(v, &f, rw, rows, 1, &err), &err);
 	ok(ptc_slot_filled(v, &f, NULL, &err), &err);
 	assert_true(f.failed);
 	close(rw);
@@ -1419,7 +1454,7 @@ static void test_standby(void **state)
 	ok(ptc_workers_start(t.w, &c->desc, WAIT, &err), &err);
 	assert_int_equal(ranks_in("standby"), 0);
 	for (size_t i = 0; i < 2; i++) {
-		snprintf(said, sizeof said, "\"standby\", \"pid\": %d,", (int)pid_of(c, i));
+		snprintf(said, sizeof said, "\"standby\",\"pid\":%d,", (int)pid_of(c, i));
 		assert_non_null(strstr(before, said));
 	}
 	ptc_free(before);
@@ -1691,9 +1726,9 @@ static void test_stall(void **state)
 	assert_non_null(strstr(event.text, "has been at step 5 for "));
 	for (int i = 0; stalled < 1 && i < 20000; i++) { /* seconds go on being counted */
 		assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
-		at = strstr(json, "\"stalled_s\": ");
+		at = strstr(json, "\"stalled_s\":");
 		assert_non_null(at);
-		stalled = strtol(at + strlen("\"stalled_s\": "), NULL, 10);
+		stalled = strtol(at + strlen("\"stalled_s\":"), NULL, 10);
 		ptc_free(json);
 		nap_us(1000);
 	}
@@ -1745,7 +1780,7 @@ static void test_start_after_others(void **state)
 		next = group(1, 2 + 2 * mode, g->desc.mode, "", NULL);
 		g->desc.grace_ms = 3600000;
 		start_generation(g, NULL, 0);
-		for (int i = 0; i < 30000 && !says("\"step\": 5"); i++)
+		for (int i = 0; i < 30000 && !says("\"step\":5"); i++)
 			nap_us(1000);
 		pid = pid_of(g, 0);
 		snprintf(who, sizeof who, "rank 0 (pid %d) of generation %d", (int)pid, (int)g->desc.key.generation);
@@ -1774,7 +1809,7 @@ static void test_stands_and_is_given_up(void **state)
 		struct group *g = group(1, round, PTC_MODE_RESTART, "hang", NULL);
 
 		start_generation(g, NULL, 0);
-		for (int i = 0; i < 30000 && !says("\"step\": 5"); i++)
+		for (int i = 0; i < 30000 && !says("\"step\":5"); i++)
 			nap_us(1000);
 		nap_us(1000000); /* it stands for longer than it has to */
 		at = ptc_sys_now_ns();
@@ -1799,7 +1834,7 @@ static void test_whole(void **state)
 		bool found = false;
 
 		start_generation(g, NULL, 0);
-		snprintf(expect, sizeof expect, "\"step\": 5, \"whole\": %s,", says[i]);
+		snprintf(expect, sizeof expect, "\"step\":5,\"whole\":%s,", says[i]);
 		for (int n = 0; !found && n < 20000; n++) {
 			assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
 			found = strstr(json, expect) != NULL;
@@ -2242,12 +2277,13 @@ static void test_status(void **state)
 	start_generation(g, NULL, 0);
 	for (int i = 0; i < 20000; i++) {
 		ok(ptc_workers_json(t.w, UUID, &json, &err), &err);
-		if (strstr(json, "\"loss\": 0.1666") && strstr(json, "\"step\": 5"))
+		if (strstr(json, "\"loss\":0.1666") && strstr(json, "\"step\":5"))
 			break;
 		ptc_free(json);
 		nap_us(1000);
 	}
-	assert_non_null(strstr(json, "\"state\": \"running\""));
+	assert_non_null(strstr(json, "\"state\":\"running\""));
+	assert_non_null(strstr(json, "\"g\xc3\xbcte\":2,\"cut?\":3"));
 	ptc_free(json);
 	sum = ptc_workers_sum(t.w, UUID);
 	assert_true(sum.ranks == 2 && sum.stepped && sum.step <= 5);
@@ -2439,7 +2475,7 @@ static void test_memory_is_read_only(void **state)
 		if (strcmp(v[0].tensors[k].name, "p") == 0)
 			rows.address = v[0].tensors[k].regions[0].address;
 	assert_true(rows.address);
-	ok(ptc_slot_fill(&v[0], &f, fd, &rows, 1, NULL, &err), &err);
+	ok(fill_rows(&v[0], &f, fd, &rows, 1, &err), &err);
 	ok(ptc_slot_filled(&v[0], &f, NULL, &err), &err);
 	assert_true(f.failed);
 	ok(ptc_slot_go(&v[0], false, NULL, 0, NULL, 0, &err), &err);
@@ -2773,7 +2809,7 @@ static void test_memory_hangs(void **state)
 	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1, false, &err),
 			 PTC_ESTATE);
 	assert_non_null(strstr(err.text, "still hangs"));
-	assert_true(says("\"hangs_s\": "));
+	assert_true(says("\"hangs_s\":"));
 	assert_true(has_event(PTC_WORKER_EVENT_HANGS, &event));
 	assert_non_null(strstr(event.text, "rank 0 (pid "));
 	there = page_of(&h.v[1]);
@@ -2814,7 +2850,7 @@ static void test_start_beside_stuck(void **state)
 	snprintf(env, sizeof env, "PTC_TEST_DIR=%s", t.dir);
 	g->env[1] = env;
 	start_generation(g, NULL, 0);
-	for (int i = 0; i < 30000 && !(says("\"step\": 5") && reads(g)); i++)
+	for (int i = 0; i < 30000 && !(says("\"step\":5") && reads(g)); i++)
 		nap_us(1000);
 	ptc_workers_drop(t.w, UUID, NULL, 0, true);
 	next = group(1, 2, PTC_MODE_RESTART, "", NULL);

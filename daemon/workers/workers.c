@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Life of the module and its loop: sockets, connections, ended processes, times. Happy path: poll, act under the lock,
- * signal `changed`. Failure modes: an accept or a poll that fails is tried again at the next round; memory that runs
- * out closes the connection it was for, which its rank makes anew. */
+/* The loop of daemon/workers, and its life: sockets, connections, ended processes, times. Happy path: poll, act under
+ * the lock, signal `changed`. Failure modes: an accept or a poll that fails is tried again at the next round; memory
+ * that runs out closes the connection it was for, which its rank makes anew. */
 #include "daemon/workers/group/worker_jobs.h"
 #include "daemon/workers/session/rank_conn.h"
 #include "daemon/workers/session/session.h"
@@ -32,38 +32,25 @@
 
 struct polled {
 	struct pollfd *fds;
-	void **what; /* struct job, worker or conn; by kind */
-	char *kind;
-	size_t n, cap;
-	bool failed;
+	struct {
+		void *at; /* struct job, worker or conn; by kind */
+		char kind;
+	} * what;
+	size_t n, fds_cap, what_cap;
 };
 
 static void polled_add(struct polled *p, int fd, short events, char kind, void *what)
 {
-	if (p->n == p->cap) {
-		size_t cap = p->cap ? p->cap * 2 : 64;
-		struct pollfd *fds = cap > POLLED_MAX ? NULL : ptc_reallocarray(p->fds, cap, sizeof *fds);
-		void **list = fds ? ptc_reallocarray(p->what, cap, sizeof *list) : NULL;
-		char *kinds = list ? ptc_realloc(p->kind, cap) : NULL;
-
-		p->fds = fds ? fds : p->fds;
-		p->what = list ? list : p->what;
-		p->kind = kinds ? kinds : p->kind;
-		if (!kinds) {
-			p->failed = true; /* what is left out is polled when memory is there again */
-			return;
-		}
-		p->cap = cap;
-	}
+	if (p->n == POLLED_MAX || !PTC_ROOM(p->fds, p->n + 1, p->fds_cap) || !PTC_ROOM(p->what, p->n + 1, p->what_cap))
+		return; /* it is polled when memory is there again */
 	p->fds[p->n] = (struct pollfd){ .fd = fd, .events = events };
-	p->what[p->n] = what;
-	p->kind[p->n++] = kind;
+	p->what[p->n].at = what;
+	p->what[p->n++].kind = kind;
 }
 
 static void polled_fill_locked(struct ptc_workers *w, struct polled *p)
 {
 	p->n = 0;
-	p->failed = false;
 	polled_add(p, w->wake, POLLIN, 'e', w);
 	for (struct job *j = w->jobs; j; j = j->next) {
 		polled_add(p, j->listen, POLLIN, 'l', j);
@@ -110,21 +97,24 @@ static void handle_locked(struct ptc_workers *w, struct polled *p)
 	uint64_t n;
 
 	for (size_t i = 0; i < p->n; i++) {
+		void *at = p->what[i].at;
+		const char kind = p->what[i].kind;
+
 		if (!p->fds[i].revents)
 			continue;
-		if (p->kind[i] == 'e') {
+		if (kind == 'e') {
 			if (read(w->wake, &n, sizeof n) < 0 && errno != EAGAIN)
 				ptc_debug("workers", "eventfd: %s", strerror(errno));
 			continue;
 		}
-		if (!still_there(w, p->kind[i], p->what[i], p->fds[i].fd))
+		if (!still_there(w, kind, at, p->fds[i].fd))
 			continue;
-		if (p->kind[i] == 'l')
-			ptc_conn_accept_locked(w, p->what[i]);
-		else if (p->kind[i] == 'p')
-			ptc_worker_exited_locked(w, p->what[i]);
+		if (kind == 'l')
+			ptc_conn_accept_locked(w, at);
+		else if (kind == 'p')
+			ptc_worker_exited_locked(w, at);
 		else
-			conn_event_locked(w, p->what[i], p->fds[i].revents);
+			conn_event_locked(w, at, p->fds[i].revents);
 	}
 }
 
@@ -201,7 +191,6 @@ static void *loop(void *workers)
 	pthread_mutex_unlock(&w->lock);
 	ptc_free(p.fds);
 	ptc_free(p.what);
-	ptc_free(p.kind);
 	return NULL;
 }
 

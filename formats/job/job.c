@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Job descriptions: version, name, tensors, fields. Happy path: the tree is
- * decoded key by key into a spec, tensors are sorted by name, the rules are
- * linted. Failure: PTC_EINVAL, PTC_ELIMIT or PTC_EVERSION with file and line,
- * PTC_ENOTFOUND for a named file that is not there, PTC_ELAYOUT from the
- * linter; a half-built description is released. */
+/* Reads job.yaml by the tables of its keys: version, name, tensors, fields and others. Happy path: the tree is decoded
+ * key by key into a spec, tensors are sorted by name, the rules are linted. Failure: PTC_EINVAL, PTC_ELIMIT or
+ * PTC_EVERSION with file and line, PTC_ENOTFOUND for a named file that is not there, PTC_ELAYOUT from the linter; a
+ * half-built description is released. */
 #include "formats/job/job.h"
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
@@ -347,7 +347,9 @@ static int decode_spec(struct ptc_job_decoder *d, const struct ptc_doc_node *roo
 	}
 	rc = require_key(d, root, "the job", "tensors", &tensors);
 	if (!rc)
-		rc = tensors->kind == PTC_DOC_LIST ? decode_tensor_list(d, tensors) : decode_tensors_from(d, tensors);
+		rc = d->scanned                      ? 0
+		     : tensors->kind == PTC_DOC_LIST ? decode_tensor_list(d, tensors)
+						     : decode_tensors_from(d, tensors);
 	if (!rc && fields)
 		rc = decode_fields(d, fields);
 	if (!rc)
@@ -508,15 +510,20 @@ static int decode_job(struct ptc_job_decoder *d)
 	return rc;
 }
 
-static int decode(struct ptc_doc *doc, bool yaml, const char *dir, const char *rules_path, struct ptc_job_desc *ret_job,
+/* with: what is known of the decoder. Its job may have tensors, which are taken over. */
+static int decode(struct ptc_doc *doc, const struct ptc_job_decoder *with, struct ptc_job_desc *ret_job,
 		  struct ptc_error *err)
 {
 	struct ptc_job_desc job = { 0 };
-	struct ptc_job_decoder d = {
-		.doc = doc, .yaml = yaml, .dir = dir, .rules_path = rules_path, .job = &job, .err = err
-	};
-	int rc = decode_job(&d);
+	struct ptc_job_decoder d = *with;
+	int rc;
 
+	if (with->job)
+		job = *with->job;
+	d.doc = doc;
+	d.job = &job;
+	d.err = err;
+	rc = decode_job(&d);
 	ptc_doc_done(doc);
 	if (rc) {
 		ptc_job_desc_done(&job);
@@ -536,7 +543,9 @@ int ptc_job_from_yaml(const char *what, const void *data, size_t len, const char
 		return ptc_error_set(err, PTC_ELIMIT, "%s: %zu bytes, at most %u are read", what, len,
 				     PTC_JOB_YAML_MAX_BYTES);
 	rc = ptc_doc_from_yaml(what, data, len, &doc, err);
-	return rc ? rc : decode(&doc, true, dir, rules_path, ret_job, err);
+	return rc ? rc
+		  : decode(&doc, &(struct ptc_job_decoder){ .yaml = true, .dir = dir, .rules_path = rules_path },
+			   ret_job, err);
 }
 
 int ptc_job_read(const char *path, const char *rules_path, struct ptc_job_desc *ret_job, struct ptc_error *err)
@@ -555,15 +564,31 @@ int ptc_job_read(const char *path, const char *rules_path, struct ptc_job_desc *
 	return ptc_job_from_yaml(path, data, len, dir, rules_path, ret_job, err);
 }
 
+/* Canonical text, as our own writers make it, is read without a tree of its tensors. */
 int ptc_job_from_json(const void *data, size_t len, struct ptc_job_desc *ret_job, struct ptc_error *err)
 {
+	struct ptc_job_desc job = { 0 };
+	struct ptc_buf rest = PTC_BUF_INIT;
 	struct ptc_doc doc = { 0 };
 	int rc;
 
 	if (len > PTC_SPEC_MAX_BYTES)
 		return ptc_error_set(err, PTC_ELIMIT, "spec: %zu bytes, at most %u are read", len, PTC_SPEC_MAX_BYTES);
-	rc = ptc_doc_from_json("spec", data, len, &doc, err);
-	return rc ? rc : decode(&doc, false, NULL, NULL, ret_job, err);
+	rc = ptc_job_scan_tensors(data, len, &job.spec, &rest);
+	if (rc) {
+		ptc_buf_done(&rest);
+		ptc_job_desc_done(&job);
+		if (rc == PTC_ENOMEM)
+			return ptc_nomem(err);
+		rc = ptc_doc_from_json("spec", data, len, &doc, err);
+		return rc ? rc : decode(&doc, &(struct ptc_job_decoder){ 0 }, ret_job, err);
+	}
+	rc = ptc_doc_from_json("spec", rest.data, rest.len, &doc, err);
+	ptc_buf_done(&rest);
+	if (rc == 0)
+		return decode(&doc, &(struct ptc_job_decoder){ .job = &job, .scanned = true }, ret_job, err);
+	ptc_job_desc_done(&job);
+	return rc;
 }
 
 void ptc_job_desc_done(struct ptc_job_desc *job)

@@ -24,7 +24,8 @@ struct ptc_job_decoder {
 	size_t nparameters;
 	bool has_buffers; /* the job or a rule set has given buffers; the job's are decoded first and win */
 	bool own_buffers;
-	bool in_set; /* the current nodes belong to a named rule set */
+	bool in_set;  /* the current nodes belong to a named rule set */
+	bool scanned; /* job has its tensors already, and the document has an empty list */
 	struct ptc_error *err;
 };
 
@@ -66,6 +67,10 @@ void ptc_job_carried_done(struct ptc_job_files *files);
 /* Decodes "model" and "space" of the job's map. */
 int ptc_job_decode_planning(struct ptc_job_decoder *d, const struct ptc_doc_node *root);
 struct ptc_buf;
+/* Reads the tensors of canonical JSON into spec, and appends to rest the same text with an empty list of tensors. So no
+ * tree of tensors is made, of which there may be a million. PTC_EINVAL: the text is not canonical there, so the tree
+ * tells what is wrong. After a failure spec has some of the tensors. */
+int ptc_job_scan_tensors(const void *data, size_t len, struct ptc_spec *spec, struct ptc_buf *rest);
 void ptc_job_put_planning(struct ptc_buf *b, const struct ptc_job_desc *job);
 void ptc_job_put_carried(struct ptc_buf *b, const struct ptc_job_files *files);
 void ptc_job_put_data(struct ptc_buf *b, const struct ptc_job_desc *job);

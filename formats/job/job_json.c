@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/number/digest.h"
 #include "formats/json.h"
+#include "formats/names.h"
+#include "formats/scan.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -27,6 +29,85 @@ static void put_tensors(struct ptc_buf *b, const struct ptc_spec *spec)
 		ptc_buf_puts(b, "]}");
 	}
 	ptc_buf_puts(b, "]");
+}
+
+/* Where the tensors' list begins. */
+static bool scan_head(struct ptc_scan *s)
+{
+	uint64_t version;
+	char *name = NULL;
+	bool fine = !ptc_scan_text(s, "{\"version\":") && !ptc_scan_number(s, UINT32_MAX, &version) &&
+		    !ptc_scan_text(s, ",\"name\":") && !ptc_scan_string(s, PTC_NAME_MAX, &name) &&
+		    !ptc_scan_text(s, ",\"tensors\":[");
+
+	ptc_free(name);
+	return fine;
+}
+
+static bool scan_tensor(struct ptc_scan *s, struct ptc_tensor *t)
+{
+	char dtype[16], *name = NULL;
+	size_t n = 0;
+	int64_t bits;
+
+	if (ptc_scan_text(s, "{\"name\":") || ptc_scan_string(s, PTC_TENSOR_NAME_MAX, &name))
+		return false;
+	t->name = name;
+	if (ptc_name_check_tensor(name, s->err) || ptc_scan_text(s, ",\"dtype\":\""))
+		return false;
+	for (; s->at < s->end && *s->at != '"' && n < sizeof dtype - 1; s->at++)
+		dtype[n++] = *s->at;
+	dtype[n] = '\0';
+	if (!ptc_dtype_parse(dtype, &t->dtype) || ptc_scan_text(s, "\",\"shape\":["))
+		return false;
+	bits = (int64_t)ptc_dtype_bits(t->dtype);
+	while (!ptc_scan_is(s, "]}")) {
+		uint64_t size;
+
+		if ((t->ndim && ptc_scan_text(s, ",")) || t->ndim == PTC_MAX_DIMS ||
+		    ptc_scan_number(s, INT64_MAX, &size) || ptc_ckd_mul(&bits, bits, (int64_t)size))
+			return false;
+		t->shape[t->ndim++] = (int64_t)size;
+	}
+	return bits % 8 == 0;
+}
+
+static bool scan_list(struct ptc_scan *s, struct ptc_spec *spec)
+{
+	struct ptc_tensor *v;
+	size_t cap = 0;
+
+	do {
+		struct ptc_tensor *t;
+
+		if (spec->ntensors == PTC_MAX_TENSORS)
+			return false;
+		if (!PTC_ROOM(spec->tensors, spec->ntensors + 1, cap))
+			return !ptc_nomem(s->err);
+		t = &spec->tensors[spec->ntensors++];
+		*t = (struct ptc_tensor){ 0 };
+		if (!scan_tensor(s, t) || (spec->ntensors > 1 && strcmp(t[-1].name, t->name) >= 0))
+			return false;
+	} while (ptc_scan_is(s, ","));
+	v = ptc_reallocarray(spec->tensors, spec->ntensors, sizeof *v); /* they are kept for long */
+	if (!v)
+		return !ptc_nomem(s->err);
+	spec->tensors = v;
+	return true;
+}
+
+int ptc_job_scan_tensors(const void *data, size_t len, struct ptc_spec *spec, struct ptc_buf *rest)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_scan s = { .what = "spec", .begin = data, .at = data, .end = (const char *)data + len, .err = &why };
+
+	if (!scan_head(&s))
+		return why.code == PTC_ENOMEM ? PTC_ENOMEM : PTC_EINVAL;
+	ptc_buf_append(rest, s.begin, (size_t)(s.at - s.begin));
+	if (!scan_list(&s, spec))
+		return why.code == PTC_ENOMEM ? PTC_ENOMEM : PTC_EINVAL;
+	ptc_buf_append(rest, s.at, (size_t)(s.end - s.at));
+	return ptc_buf_failed(rest) ? PTC_ENOMEM : 0;
 }
 
 static void put_fields(struct ptc_buf *b, const struct ptc_spec *spec)

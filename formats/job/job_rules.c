@@ -295,15 +295,8 @@ static int push_rule(struct ptc_job_decoder *d, const struct ptc_doc_node *node,
 
 	if (spec->nrules == PTC_MAX_RULES)
 		return ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT, "more than %d rules", PTC_MAX_RULES);
-	if (spec->nrules == d->rules_cap) {
-		size_t cap = d->rules_cap ? d->rules_cap * 2 : 16;
-		struct ptc_rule *rules = ptc_reallocarray(spec->rules, cap, sizeof *rules);
-
-		if (!rules)
-			return ptc_nomem(d->err);
-		spec->rules = rules;
-		d->rules_cap = cap;
-	}
+	if (!PTC_ROOM(spec->rules, spec->nrules + 1, d->rules_cap))
+		return ptc_nomem(d->err);
 	*ret_rule = &spec->rules[spec->nrules++];
 	memset(*ret_rule, 0, sizeof **ret_rule);
 	(*ret_rule)->of_set = d->in_set;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a live job runs: "run", "mode", "build", "copy", "snapshot_every", "seed", "elastic", "share_devices". Happy
- * path: decode; where the description is submitted, resolve completes it with the submitter's working directory and
- * environment. Failure: file and line of the key at fault; PTC_ELIMIT for what execve or etcd would not take. */
+/* What a live job runs: "run" (with the environment that ranks get), "mode", "build", "copy", "snapshot_every",
+ * "seed", "elastic", "share_devices". Happy path: decode; where the description is submitted, resolve completes it
+ * with the submitter's working directory and environment. Failure: file and line of the key at fault; PTC_ELIMIT for
+ * what execve or etcd would not take. */
 #include "formats/job/job_decode.h"
 
 #include "base/alloc.h"

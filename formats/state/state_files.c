@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: if the imported header still describes the tensors, it is used verbatim, so the file has the same hash.
- * Otherwise the header is canonical. Failure modes: memory; a name or shape that the format cannot express. */
+/* Makes the headers of a state's safetensors files, and names tensors in them. Happy path: if the imported header
+ * still describes the tensors, it is used verbatim, so the file has the same hash. Otherwise the header is canonical.
+ * Failure modes: memory; a name or shape that the format cannot express. */
 #include "formats/state/state_files.h"
 
 #include "base/alloc.h"

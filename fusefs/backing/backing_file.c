@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One backing file: made, filled, verified, sealed. It never has a name, so nothing is left behind, however this
+/* Makes one backing file: filled, verified, sealed. It never has a name, so nothing is left behind, however this
  * process ends. Bytes come straight out of the node's chunk files where they lie there, else from the source. */
 #include "fusefs/backing/internal.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which files stay: the budget, the memory or folder they lie in, and whether their bytes are still right. */
+/* Decides which backing files stay: the budget, the memory or folder they lie in, and whether their bytes are still
+ * right. */
 #include "fusefs/backing/internal.h"
 
 #include "base/alloc.h"
@@ -8,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory/machine_memory.h"
 #include "base/number/digest.h"
+#include "base/sys/thread.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -16,6 +18,7 @@
 
 #define LEFT_FREE  16 /* a 16th of the memory, or of the folder, is left to others */
 #define SCRUB_PART (256u << 10)
+#define ROOM_MS    500
 
 /* ---- what is there ---- */
 
@@ -63,29 +66,44 @@ void fs_backing_free_if_gone_locked(struct fs_backings *b, struct fs_backing *f)
 		fs_backing_to_trash_locked(b, f);
 }
 
-void fs_backings_usage(struct fs_backings *b, uint64_t *ret_bytes, uint64_t *ret_files)
+/* Takes room, or will: also a file that is being made, once there is room for it. */
+static bool takes_room(const struct fs_backing *f)
 {
-	*ret_bytes = *ret_files = 0;
-	pthread_mutex_lock(&b->lock);
+	return f->ready || (f->making && f->making->counted);
+}
+
+static void usage_locked(const struct fs_backings *b, struct ptc_fs_backing_usage *ret)
+{
+	*ret = (struct ptc_fs_backing_usage){ 0 };
 	for (const struct fs_backing *f = b->files; f; f = f->next) {
-		*ret_bytes += f->ready || f->making ? f->size : 0;
-		*ret_files += f->ready;
+		ret->bytes += takes_room(f) ? f->size : 0;
+		ret->files += f->ready;
+		ret->open += f->ready && f->users ? f->size : 0;
 	}
 	for (const struct fs_backing *f = b->trash; f; f = f->next)
-		*ret_bytes += f->fd >= 0 ? f->size : 0;
+		ret->bytes += f->fd >= 0 ? f->size : 0;
+}
+
+void fs_backings_usage(struct fs_backings *b, struct ptc_fs_backing_usage *ret)
+{
+	pthread_mutex_lock(&b->lock);
+	usage_locked(b, ret);
 	pthread_mutex_unlock(&b->lock);
 }
 
 /* ---- room ---- */
 
-/* Bytes of all files in the list, also of those that are being made. */
-static uint64_t committed_locked(const struct fs_backings *b)
+/* Whether there is room for one more of that size beside all that take room now. */
+static bool fits_locked(const struct fs_backings *b, uint64_t size)
 {
-	uint64_t bytes = 0;
+	uint64_t bytes = size;
+	size_t files = 1;
 
-	for (const struct fs_backing *f = b->files; f; f = f->next)
-		bytes += f->making || f->ready ? f->size : 0;
-	return bytes;
+	for (const struct fs_backing *f = b->files; f; f = f->next) {
+		bytes += takes_room(f) ? f->size : 0;
+		files += takes_room(f);
+	}
+	return bytes <= b->opts.budget && files <= b->opts.most_files;
 }
 
 /* Bytes that files which are being made will still take. */
@@ -95,7 +113,7 @@ static uint64_t to_come(struct fs_backings *b)
 
 	pthread_mutex_lock(&b->lock);
 	for (const struct fs_backing *f = b->files; f; f = f->next)
-		bytes += f->making ? f->size - f->making->next_at : 0;
+		bytes += f->making && f->making->counted ? f->size - f->making->next_at : 0;
 	pthread_mutex_unlock(&b->lock);
 	return bytes;
 }
@@ -129,50 +147,123 @@ static void room_in_all(const struct fs_backings *b, uint64_t *ret_total, uint64
 	struct statvfs st;
 
 	*ret_total = *ret_free = 0;
-	if (!b->opts.dir) {
+	if (b->opts.room) {
+		b->opts.room(b->opts.arg, ret_total, ret_free);
+	} else if (!b->opts.dir) {
 		*ret_total = ptc_machine_memory();
 		*ret_free = ptc_machine_memory_available();
-	} else if (!statvfs(b->opts.dir, &st)) {
+	} else if (!fstatvfs(b->dir_fd, &st)) { /* not by its path, which may have become another folder's */
 		*ret_total = (uint64_t)st.f_blocks * st.f_frsize;
 		*ret_free = (uint64_t)st.f_bavail * st.f_frsize;
 	}
 }
 
-int fs_backing_room(struct fs_backings *b, uint64_t size, struct ptc_error *err)
+static const char *place(const struct fs_backings *b)
 {
+	return b->opts.dir ? b->opts.dir : "memory";
+}
+
+static int no_budget(const struct fs_backings *b, const struct fs_backing *f, struct ptc_error *err)
+{
+	struct ptc_fs_backing_usage now;
+
+	usage_locked(b, &now);
+	if (f->size <= b->opts.budget && now.bytes <= b->opts.budget - f->size)
+		return ptc_error_set(err, PTC_ENOSPC, "programs have %" PRIu64 " backing files open, which is the most",
+				     now.files);
+	return ptc_error_set(err, PTC_ENOSPC,
+			     "a file of %" PRIu64 " bytes does not fit into the budget of %" PRIu64
+			     " bytes beside those in use",
+			     f->size, b->opts.budget);
+}
+
+int fs_backing_room(struct fs_backings *b, struct fs_backing *f, struct ptc_error *err)
+{
+	struct ptc_fs_backing_usage now;
 	uint64_t total, left;
 	bool fits;
+	int rc = 0;
 
 	pthread_mutex_lock(&b->lock);
 	do
-		fits = committed_locked(b) <= b->opts.budget;
-	while (!fits && size <= b->opts.budget && evict_locked(b));
+		fits = fits_locked(b, f->size);
+	while (!fits && f->size <= b->opts.budget && evict_locked(b));
+	f->making->counted = fits;
+	if (!fits)
+		rc = no_budget(b, f, err);
 	pthread_mutex_unlock(&b->lock);
 	fs_backing_empty_trash(b);
-	if (!fits)
-		return ptc_error_set(err, PTC_ENOSPC,
-				     "a file of %" PRIu64 " bytes does not fit into the budget of %" PRIu64
-				     " bytes beside those in use",
-				     size, b->opts.budget);
+	if (rc)
+		return rc;
 	do {
 		room_in_all(b, &total, &left);
 		fits = left >= to_come(b) + total / LEFT_FREE;
 	} while (!fits && evict(b));
-	return fits ? 0
-		    : ptc_error_set(err, PTC_ENOSPC, "a file of %" PRIu64 " bytes would leave too little room in %s",
-				    size, b->opts.dir ? b->opts.dir : "memory");
+	if (fits)
+		return 0;
+	pthread_mutex_lock(&b->lock);
+	f->making->counted = false;
+	usage_locked(b, &now);
+	pthread_mutex_unlock(&b->lock);
+	return ptc_error_set(err, PTC_ENOSPC,
+			     "a file of %" PRIu64 " bytes would leave too little room in %s; open ones take %" PRIu64
+			     " bytes",
+			     f->size, place(b), now.open);
 }
 
-void fs_backing_yield(struct fs_backings *b)
+/* What nobody uses is freed already. What is being made is not worth more memory now; open ones cannot be freed. */
+static void still_short_locked(struct fs_backings *b)
 {
-	uint64_t total, left, bytes, files;
+	struct ptc_fs_backing_usage now;
 
-	fs_backings_usage(b, &bytes, &files);
-	if (!files)
-		return;
-	do
-		room_in_all(b, &total, &left);
-	while (left < total / LEFT_FREE && evict(b));
+	for (struct fs_backing *f = b->files; f; f = f->next)
+		if (f->making && f->making->counted && f->making->phase != FS_MAKING_ENDS && !f->making->rc)
+			f->making->rc = ptc_error_set(&f->making->err, PTC_ENOSPC, "%s became short while it was made",
+						      place(b));
+	pthread_cond_broadcast(&b->work);
+	usage_locked(b, &now);
+	if (now.open && !b->too_short)
+		ptc_warn("fuse",
+			 "%s is short, and programs have backing files of %" PRIu64
+			 " bytes open, which stay until they are closed; no new ones are made",
+			 place(b), now.open);
+	b->too_short = now.open > 0;
+}
+
+static void yield(struct fs_backings *b)
+{
+	struct ptc_fs_backing_usage now;
+	uint64_t total, left;
+	bool is_short = false;
+
+	fs_backings_usage(b, &now);
+	if (now.bytes) {
+		do {
+			room_in_all(b, &total, &left);
+			is_short = left < total / LEFT_FREE;
+		} while (is_short && evict(b));
+	}
+	pthread_mutex_lock(&b->lock);
+	if (is_short)
+		still_short_locked(b);
+	else
+		b->too_short = false;
+	pthread_mutex_unlock(&b->lock);
+}
+
+void *fs_backing_room_main(void *arg)
+{
+	struct fs_backings *b = arg;
+
+	pthread_mutex_lock(&b->lock);
+	while (!atomic_load(&b->stopping)) {
+		ptc_cond_wait_ms(&b->rest, &b->lock, ROOM_MS);
+		pthread_mutex_unlock(&b->lock);
+		yield(b);
+		pthread_mutex_lock(&b->lock);
+	}
+	pthread_mutex_unlock(&b->lock);
+	return NULL;
 }
 
 /* ---- scrubbing ---- */

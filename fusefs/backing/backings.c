@@ -16,7 +16,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define REFUSED_NS (10 * INT64_C(1000000000))
+#define REFUSED_NS  (10 * INT64_C(1000000000))
+#define PROBE_BYTES 4096
 
 /* ---- the list ---- */
 
@@ -36,7 +37,9 @@ enum fs_backing_is fs_backings_find(struct fs_backings *b, uint64_t id, struct f
 
 	pthread_mutex_lock(&b->lock);
 	f = find_locked(b, id);
-	if (f && f->making)
+	if (!f && b->use == FS_USE_REFUSED)
+		is = FS_BACKING_REFUSED;
+	else if (f && f->making)
 		is = FS_BACKING_MAKING;
 	else if (f && !f->ready)
 		is = f->refused_until_ns > ptc_sys_now_ns() ? FS_BACKING_REFUSED : FS_BACKING_NONE;
@@ -83,7 +86,6 @@ void fs_backings_tend(struct fs_backings *b, uint64_t scrub)
 {
 	int64_t now = ptc_sys_now_ns();
 
-	fs_backing_yield(b);
 	fs_backing_scrub(b, scrub);
 	pthread_mutex_lock(&b->lock);
 	for (struct fs_backing *f = b->files, *next; f; f = next) {
@@ -150,7 +152,7 @@ bool fs_backings_want(struct fs_backings *b, const struct fs_backing_of *of)
 		fs_backing_to_trash_locked(b, f);
 		f = NULL;
 	}
-	wanted = !f && !atomic_load(&b->stopping);
+	wanted = !f && !atomic_load(&b->stopping) && b->use != FS_USE_REFUSED;
 	if (wanted) {
 		while (*at)
 			at = &(*at)->next;
@@ -215,17 +217,25 @@ static void end_locked(struct fs_backings *b, struct fs_backing *f)
 
 static int begin(struct fs_backings *b, struct fs_backing *f, struct ptc_error *err)
 {
-	int rc = fs_backing_room(b, f->size, err);
+	int rc = fs_backing_room(b, f, err);
 
+	pthread_mutex_lock(&b->lock);
+	b->checking = false;
+	pthread_cond_broadcast(&b->work);
+	pthread_mutex_unlock(&b->lock);
 	if (!rc)
 		rc = fs_backing_create(b->dir_fd, b->opts.dir != NULL, f->size, &f->fd, err);
 	return rc ? rc : fs_backing_head(f->making, f->fd, err);
 }
 
-/* Something of the file that a thread can do now: its beginning, or a segment. */
-static bool can_do_locked(const struct fs_making *m, uint64_t size)
+/* Something of the file that a thread can do now: its beginning, a segment, or its end after a failure. */
+static bool can_do_locked(const struct fs_backings *b, const struct fs_making *m, uint64_t size)
 {
-	return m && (m->phase == FS_MAKING_NEW || (m->phase == FS_MAKING_COPIES && !m->rc && m->next_at < size));
+	if (!m || b->use == FS_USE_UNKNOWN)
+		return false;
+	if (m->phase == FS_MAKING_NEW)
+		return !b->checking;
+	return m->phase == FS_MAKING_COPIES && (m->rc ? !m->running : m->next_at < size);
 }
 
 static void do_locked(struct fs_backings *b, struct fs_backing *f)
@@ -236,11 +246,17 @@ static void do_locked(struct fs_backings *b, struct fs_backing *f)
 	uint64_t at = m->next_at, to = PTC_MIN(at + FS_BACKING_SEGMENT, f->size);
 	int rc;
 
+	if (m->rc) {
+		end_locked(b, f);
+		return;
+	}
 	m->running++;
-	if (first)
+	if (first) {
 		m->phase = FS_MAKING_BEGINS;
-	else
+		b->checking = true;
+	} else {
 		m->next_at = to;
+	}
 	pthread_mutex_unlock(&b->lock);
 	rc = first ? begin(b, f, &err) : fs_backing_segment(&b->opts.source, m, f->fd, at, to, &err);
 	pthread_mutex_lock(&b->lock);
@@ -265,7 +281,7 @@ static void *make_main(void *arg)
 	while (!atomic_load(&b->stopping)) {
 		struct fs_backing *f = b->files;
 
-		while (f && !can_do_locked(f->making, f->size))
+		while (f && !can_do_locked(b, f->making, f->size))
 			f = f->next;
 		if (f)
 			do_locked(b, f);
@@ -278,9 +294,45 @@ static void *make_main(void *arg)
 
 /* ---- life ---- */
 
+static int probe(const struct fs_backings *b, struct ptc_error *err)
+{
+	int fd = -1, number, rc = fs_backing_create(b->dir_fd, b->opts.dir != NULL, PROBE_BYTES, &fd, err);
+
+	if (!rc)
+		rc = fs_backing_seal(b->dir_fd, &fd, err);
+	if (!rc) {
+		number = b->opts.attach(b->opts.arg, fd);
+		if (number > 0)
+			b->opts.detach(b->opts.arg, number);
+		else
+			rc = ptc_error_errno(err, -number, "the kernel does not take a file of %s",
+					     b->opts.dir ? b->opts.dir : "memory");
+	}
+	ptc_close(&fd);
+	return rc;
+}
+
+/* Files that are listed already, and wait, end as canceled if the kernel refuses: the reason is in the log. */
+void fs_backings_begin(struct fs_backings *b)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	int rc = probe(b, &err);
+
+	if (rc)
+		ptc_warn("fuse", "no backing files, so reads cost more: %s", err.text);
+	pthread_mutex_lock(&b->lock);
+	b->use = rc ? FS_USE_REFUSED : FS_USE_FINE;
+	for (struct fs_backing *f = b->files; rc && f; f = f->next) {
+		f->making->rc = PTC_ECANCELED;
+		f->making->phase = FS_MAKING_COPIES;
+	}
+	pthread_cond_broadcast(&b->work);
+	pthread_mutex_unlock(&b->lock);
+}
+
 int fs_backings_new(const struct fs_backings_opts *opts, struct fs_backings **ret, struct ptc_error *err)
 {
-	size_t n = PTC_MIN((size_t)FS_BACKING_THREADS, (size_t)ptc_thread_processors());
+	size_t n = PTC_MIN((size_t)FS_BACKING_THREADS, PTC_MAX((size_t)2, (size_t)ptc_thread_processors()));
 	struct fs_backings *b = ptc_calloc(1, sizeof *b);
 	int rc = 0;
 
@@ -290,10 +342,15 @@ int fs_backings_new(const struct fs_backings_opts *opts, struct fs_backings **re
 	b->dir_fd = opts->dir ? open(opts->dir, O_PATH | O_DIRECTORY | O_CLOEXEC) : fs_backing_tmpfs();
 	pthread_mutex_init(&b->lock, NULL);
 	ptc_cond_init(&b->work);
+	ptc_cond_init(&b->rest);
 	if (opts->dir && b->dir_fd < 0)
 		rc = ptc_error_errno(err, errno, "%s", opts->dir);
 	while (!rc && b->nthreads < n) {
 		rc = ptc_thread_start(&b->threads[b->nthreads], "ptc-fuse-back", make_main, b, err);
+		b->nthreads += !rc;
+	}
+	if (!rc) {
+		rc = ptc_thread_start(&b->threads[b->nthreads], "ptc-fuse-room", fs_backing_room_main, b, err);
 		b->nthreads += !rc;
 	}
 	if (rc) {
@@ -320,6 +377,7 @@ void fs_backings_stop(struct fs_backings *b)
 	pthread_mutex_lock(&b->lock);
 	atomic_store(&b->stopping, true);
 	pthread_cond_broadcast(&b->work);
+	pthread_cond_broadcast(&b->rest);
 	pthread_mutex_unlock(&b->lock);
 	while (b->nthreads)
 		pthread_join(b->threads[--b->nthreads], NULL);
@@ -343,6 +401,7 @@ struct fs_backings *fs_backings_free(struct fs_backings *b)
 	fs_backing_empty_trash(b);
 	ptc_close(&b->dir_fd);
 	pthread_cond_destroy(&b->work);
+	pthread_cond_destroy(&b->rest);
 	pthread_mutex_destroy(&b->lock);
 	ptc_free(b);
 	return NULL;

@@ -20,6 +20,7 @@ struct fs_making {
 	enum fs_making_phase phase;
 	uint64_t next_at; /* of the segment that is taken next */
 	unsigned running; /* threads that work on it */
+	bool counted;     /* there is room for it, and it counts as taken */
 	int rc;           /* the first failure; then no segment is taken any more */
 	struct ptc_error err;
 	int64_t began_ns;
@@ -44,15 +45,21 @@ struct fs_backing {
 	size_t nitems, head_len;
 };
 
+enum fs_backings_use { FS_USE_UNKNOWN, FS_USE_FINE, FS_USE_REFUSED }; /* what the kernel says to a small file */
+
 struct fs_backings {
 	struct fs_backings_opts opts;
 	pthread_mutex_t lock;
 	pthread_cond_t work; /* there is something to do, or all is over */
-	int dir_fd;          /* where files lie; -1: nowhere, they are memfds */
+	pthread_cond_t rest; /* all is over */
+	enum fs_backings_use use;
+	bool checking;  /* a thread looks for room for a new file: one at a time, in the order in which they came */
+	bool too_short; /* memory is short although all that nobody uses was freed; the log says so already */
+	int dir_fd;     /* where files lie; -1: nowhere, they are memfds */
 	struct fs_backing *files, *trash;
 	atomic_bool stopping;
 	char said[PTC_ERROR_MAX]; /* the reason that was logged last */
-	pthread_t threads[FS_BACKING_THREADS];
+	pthread_t threads[FS_BACKING_THREADS + 1];
 	size_t nthreads;
 	/* where the scrubber is, for whoever calls fs_backings_tend */
 	uint64_t scrub_id, scrub_at, scrub_run;
@@ -81,10 +88,10 @@ void fs_backing_to_trash_locked(struct fs_backings *b, struct fs_backing *f);
 void fs_backing_free_if_gone_locked(struct fs_backings *b, struct fs_backing *f);
 void fs_backing_empty_trash(struct fs_backings *b); /* lock not held */
 void fs_making_free(struct fs_making *m);           /* NULL ok */
-/* Makes room for a file that is in the list already: within the budget, and in memory or the folder. Frees files that
- * nobody uses for that. PTC_ENOSPC: there is no room. */
-int fs_backing_room(struct fs_backings *b, uint64_t size, struct ptc_error *err);
-/* Drops files that nobody uses while memory is short. */
-void fs_backing_yield(struct fs_backings *b);
+/* Makes room for a file that is being made: within the budget, and in memory or the folder. Frees files that nobody
+ * uses for that. One thread at a time. PTC_ENOSPC: there is no room. */
+int fs_backing_room(struct fs_backings *b, struct fs_backing *f, struct ptc_error *err);
+/* Gives memory back twice a second while it is short. A thread of its own: others wait for the daemon now and then. */
+void *fs_backing_room_main(void *arg);
 /* Reads the next bytes of the files that are ready, and compares the digests of items that end there. */
 void fs_backing_scrub(struct fs_backings *b, uint64_t bytes);

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +36,11 @@ static struct world {
 	struct ptc_fs_state state;
 	/* what the source and the kernel do */
 	pthread_mutex_t lock;
-	int read_rc, attach_rc, fds[FILES + 8], attached, detached, done;
+	int read_rc, attach_rc, fds[FILES + 8], attached, detached, done, reads;
 	void *kept;
+	_Atomic uint64_t total, left; /* the machine's memory */
+	atomic_uint asked;            /* how often it was asked for */
+	atomic_bool held, came;       /* whether the first call to the source waits; and has come */
 } w = { .sizes = { 5 * MIB + 17, 0, 9 * MIB + 1, 3 }, .items = { 2, 0, 3, 1 }, .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* Bytes of the item, in unequal pieces. */
@@ -47,6 +51,12 @@ static int source_read(void *arg, const struct ptc_fs_state *state, const struct
 
 	(void)arg;
 	assert_ptr_equal(&w.state, state);
+	if (!atomic_exchange(&w.came, true))
+		while (atomic_load(&w.held))
+			usleep(1000);
+	pthread_mutex_lock(&w.lock);
+	w.reads++;
+	pthread_mutex_unlock(&w.lock);
 	for (size_t i = 0; !rc && i < n; i++) {
 		size_t k = 0;
 
@@ -97,7 +107,11 @@ static int setup(void **state)
 	uint64_t at = HEAD, seed = 1;
 
 	(void)state;
-	w.read_rc = w.attach_rc = w.attached = w.detached = w.done = 0;
+	w.read_rc = w.attach_rc = w.attached = w.detached = w.done = w.reads = 0;
+	atomic_store(&w.total, UINT64_C(64) << 30);
+	atomic_store(&w.left, UINT64_C(64) << 30);
+	atomic_store(&w.held, false);
+	atomic_store(&w.came, false);
 	for (size_t i = 0; i < ITEMS; i++) {
 		w.start[i] = at;
 		at += w.sizes[i];
@@ -125,17 +139,39 @@ static int teardown(void **state)
 	return 0;
 }
 
-static struct fs_backings *backings(uint64_t budget, const char *dir)
+static void room(void *arg, uint64_t *ret_total, uint64_t *ret_free)
+{
+	(void)arg;
+	atomic_fetch_add(&w.asked, 1);
+	*ret_total = atomic_load(&w.total);
+	*ret_free = atomic_load(&w.left);
+}
+
+static struct fs_backings *not_begun(uint64_t budget, size_t most_files, const char *dir)
 {
 	struct fs_backings_opts opts = { .source = { .read = source_read },
 					 .budget = budget,
+					 .most_files = most_files,
 					 .dir = dir,
 					 .attach = attach,
 					 .detach = detach,
-					 .done = done };
+					 .done = done,
+					 .room = dir ? NULL : room };
 	struct fs_backings *b;
 
 	assert_int_equal(0, fs_backings_new(&opts, &b, NULL));
+	return b;
+}
+
+/* The kernel has taken a small file; numbers begin after it. */
+static struct fs_backings *backings(uint64_t budget, const char *dir)
+{
+	struct fs_backings *b = not_begun(budget, FILES, dir);
+
+	fs_backings_begin(b);
+	assert_int_equal(1, w.attached);
+	assert_int_equal(1, w.detached);
+	w.attached = w.detached = 0;
 	return b;
 }
 
@@ -174,11 +210,19 @@ static struct fs_backing *ready(struct fs_backings *b, uint64_t id)
 
 static uint64_t used(struct fs_backings *b)
 {
-	uint64_t bytes, files;
+	struct ptc_fs_backing_usage now;
 
-	fs_backings_usage(b, &bytes, &files);
-	assert_int_equal(bytes, files * w.start[ITEMS]);
-	return files;
+	fs_backings_usage(b, &now);
+	assert_int_equal(now.bytes, now.files * w.start[ITEMS]);
+	return now.files;
+}
+
+static uint64_t open_bytes(struct fs_backings *b)
+{
+	struct ptc_fs_backing_usage now;
+
+	fs_backings_usage(b, &now);
+	return now.open;
 }
 
 static void bytes_are_right(int fd)
@@ -261,11 +305,152 @@ static void test_source_fails(void **state)
 	refused(64 * MIB);
 }
 
+/* It took the small file, but not this one. */
 static void test_kernel_refuses(void **state)
 {
+	struct fs_backings *b = backings(64 * MIB, NULL);
+
 	(void)state;
 	w.attach_rc = -ELOOP;
-	refused(64 * MIB);
+	assert_true(want(b, 5));
+	await(1);
+	assert_int_equal(FS_BACKING_REFUSED, fs_backings_find(b, 5, NULL));
+	fs_backings_free(b);
+}
+
+/* Nothing is copied for a kernel that would not take it, whether it was wanted before that was known or afterwards. */
+static void test_kernel_takes_none(void **state)
+{
+	struct fs_backings *b = not_begun(64 * MIB, FILES, NULL);
+
+	(void)state;
+	w.attach_rc = -EPERM;
+	assert_true(want(b, 5));
+	assert_int_equal(FS_BACKING_MAKING, fs_backings_find(b, 5, NULL));
+	fs_backings_begin(b);
+	await(1);
+	assert_int_equal(FS_BACKING_REFUSED, fs_backings_find(b, 5, NULL));
+	assert_int_equal(FS_BACKING_REFUSED, fs_backings_find(b, 6, NULL));
+	assert_false(want(b, 6));
+	assert_int_equal(0, w.reads);
+	assert_int_equal(0, used(b));
+	fs_backings_free(b);
+}
+
+/* Wanted at the same time, with room for one: the first is made, whatever the second would take. */
+static void test_two_at_once(void **state)
+{
+	struct fs_backings *b = not_begun(w.start[ITEMS], FILES, NULL);
+
+	(void)state;
+	assert_true(want(b, 1));
+	assert_true(want(b, 2));
+	atomic_store(&w.held, true); /* the first is still being made when the second is looked at */
+	fs_backings_begin(b);
+	await(1);
+	assert_int_equal(FS_BACKING_REFUSED, fs_backings_find(b, 2, NULL));
+	atomic_store(&w.held, false);
+	await(2);
+	fs_backing_unref(b, ready(b, 1));
+	assert_int_equal(1, used(b));
+	fs_backings_free(b);
+}
+
+/* So many descriptors: one that nobody uses makes room, one in use does not. */
+static void test_most_files(void **state)
+{
+	struct fs_backings *b = not_begun(64 * MIB, 1, NULL);
+	struct fs_backing *f;
+
+	(void)state;
+	fs_backings_begin(b);
+	for (int id = 1; id <= 2; id++) {
+		assert_true(want(b, (uint64_t)id));
+		await(id);
+		assert_int_equal(1, used(b));
+	}
+	f = ready(b, 2);
+	assert_true(want(b, 3));
+	await(3);
+	assert_int_equal(FS_BACKING_REFUSED, fs_backings_find(b, 3, NULL));
+	fs_backing_unref(b, f);
+	fs_backings_free(b);
+}
+
+static void await_usage(struct fs_backings *b, uint64_t files, uint64_t open)
+{
+	bool there = false;
+
+	for (int i = 0; i < NAPS && !there; i++) {
+		there = used(b) == files && open_bytes(b) == open;
+		usleep(there ? 0 : 5000);
+	}
+	assert_true(there);
+}
+
+/* While memory is short, files that nobody uses go by themselves, whatever else the caller waits for. One that is open
+ * stays, and no new one is made. */
+static void test_short(void **state)
+{
+	struct fs_backings *b = backings(64 * MIB, NULL);
+	struct fs_backing *f;
+
+	(void)state;
+	for (int id = 1; id <= 2; id++) {
+		assert_true(want(b, (uint64_t)id));
+		await(id);
+	}
+	f = ready(b, 1);
+	assert_int_equal(w.start[ITEMS], open_bytes(b));
+	atomic_store(&w.left, 1);
+	await_usage(b, 1, w.start[ITEMS]);
+	assert_true(want(b, 3));
+	await(3);
+	assert_int_equal(FS_BACKING_REFUSED, fs_backings_find(b, 3, NULL));
+	fs_backing_unref(b, f);
+	await_usage(b, 0, 0);
+	fs_backings_free(b);
+}
+
+/* Memory that becomes short ends what is being made. */
+static void test_short_meanwhile(void **state)
+{
+	struct fs_backings *b = backings(64 * MIB, NULL);
+
+	(void)state;
+	atomic_store(&w.held, true);
+	assert_true(want(b, 1));
+	for (int i = 0; i < NAPS && !atomic_load(&w.came); i++)
+		usleep(5000);
+	assert_true(atomic_load(&w.came)); /* there was room for it */
+	atomic_store(&w.left, 1);
+	atomic_store(&w.asked, 0);
+	for (int i = 0; i < NAPS && atomic_load(&w.asked) < 2; i++)
+		usleep(5000);
+	assert_true(atomic_load(&w.asked) >= 2); /* what came of the first time is done at the second */
+	atomic_store(&w.held, false);
+	await(1);
+	assert_int_equal(FS_BACKING_REFUSED, fs_backings_find(b, 1, NULL));
+	assert_int_equal(0, used(b));
+	fs_backings_free(b);
+}
+
+/* The folder's room is asked of the folder, also when its path leads elsewhere. */
+static void test_folder_moved(void **state)
+{
+	char dir[] = "/tmp/ptc-backings-XXXXXX", moved[sizeof(dir) + 8];
+	struct fs_backings *b;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	snprintf(moved, sizeof(moved), "%s.moved", dir);
+	b = backings(64 * MIB, dir);
+	assert_int_equal(0, rename(dir, moved));
+	assert_true(want(b, 1));
+	await(1);
+	fs_backing_unref(b, ready(b, 1));
+	fs_backings_free(b);
+	assert_int_equal(0, rmdir(moved));
 }
 
 static void test_too_large(void **state)
@@ -404,6 +589,12 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_digest, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_source_fails, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_kernel_refuses, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_kernel_takes_none, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_two_at_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_most_files, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_short, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_short_meanwhile, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_folder_moved, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_too_large, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_eviction, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_all_in_use, setup, teardown),

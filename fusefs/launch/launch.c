@@ -112,14 +112,13 @@ bool ptc_fuse_lock_held(const char *lock, pid_t *ret_pid, char *ret_dir, size_t 
 	return true;
 }
 
-uint64_t ptc_fuse_lock_backing(const char *lock)
+void ptc_fuse_lock_backing(const char *lock, uint64_t *ret_bytes, uint64_t *ret_open)
 {
 	ptc_auto_fclose FILE *f = fopen(lock, "re");
 	char line[PATH_BYTES + 32];
-	uint64_t bytes = 0;
 
-	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "backing %" SCNu64, &bytes) == 1)
+	*ret_bytes = *ret_open = 0;
+	while (f && fgets(line, sizeof(line), f)) /* an older ptc-fuse does not say what is open */
+		if (sscanf(line, "backing %" SCNu64 " %*u %" SCNu64, ret_bytes, ret_open) >= 1)
 			break;
-	return bytes;
 }

@@ -15,5 +15,6 @@ int ptc_fuse_launch(const char *const *words, bool quiet, int timeout_ms, pid_t 
 int ptc_fuse_exec(const char *const *args, struct ptc_error *err);
 /* The process that holds the lock file of --lock, and the directory where it serves. false: nobody holds it. */
 bool ptc_fuse_lock_held(const char *lock, pid_t *ret_pid, char *ret_dir, size_t size);
-/* Bytes of the backing files of the process that wrote that lock file, as of about a second ago. 0: it has none. */
-uint64_t ptc_fuse_lock_backing(const char *lock);
+/* Bytes of the backing files of the process that wrote that lock file, and of those of them that programs have open, as
+ * of about a second ago. 0: it has none. */
+void ptc_fuse_lock_backing(const char *lock, uint64_t *ret_bytes, uint64_t *ret_open);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mount points. Root mounts itself; others through Debian's setuid fusermount3, which hands the descriptor over a
- * socket (its protocol: _FUSE_COMMFD, one byte with the descriptor beside it). Happy path: nothing is mounted at the
- * directory, the mount is made. The mount's source is a unique name, by which its process knows the mount when it ends:
- * by then somebody else may have mounted at the same directory.
+/* Mounts and unmounts a directory. Root mounts itself; others through Debian's setuid fusermount3, which hands the
+ * descriptor over a socket (its protocol: _FUSE_COMMFD, one byte with the descriptor beside it). Happy path: nothing
+ * is mounted at the directory, the mount is made. The mount's source is a unique name, by which its process knows the
+ * mount when it ends: by then somebody else may have mounted at the same directory.
  *
  * Failure modes: a mount of ours that nobody serves (detached first), of
  * somebody else (PTC_EEXIST), a directory that is not there or not allowed, no

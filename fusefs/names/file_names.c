@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of files. A tensor's name may be any bytes, up to a KiB. A file's name has no '/', and at most 255 bytes. So
- * bytes that a file's name cannot have are written as %XX, and a name that is too long ends in "~" and a hash of the
- * whole name. */
+/* Makes names of files from names of tensors. A tensor's name may be any bytes, up to a KiB. A file's name has no '/',
+ * and at most 255 bytes. So bytes that a file's name cannot have are written as %XX, and a name that is too long ends
+ * in "~" and a hash of the whole name. */
 #include "fusefs/names/file_names.h"
 
 #include "base/number/digest.h"

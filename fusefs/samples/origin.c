@@ -123,15 +123,10 @@ struct names {
 static int take_name(void *arg, size_t i, const struct ptc_admin_sample *s, struct ptc_error *err)
 {
 	struct names *n = arg;
-	char *grown;
+	const size_t need = n->bytes + s->name_len + 1;
 
-	if (n->bytes + s->name_len + 1 > n->cap) {
-		n->cap = PTC_MAX(2 * n->cap, n->bytes + s->name_len + 1);
-		grown = n->cap > 2 * PTC_SOURCE_NAMES_BYTES ? NULL : ptc_realloc(n->o->names, n->cap);
-		if (!grown)
-			return ptc_nomem(err);
-		n->o->names = grown;
-	}
+	if (need > 2 * PTC_SOURCE_NAMES_BYTES || !PTC_ROOM(n->o->names, need, n->cap))
+		return ptc_nomem(err);
 	n->o->name_at[n->first + i] = n->bytes;
 	memcpy(n->o->names + n->bytes, s->name, s->name_len);
 	n->bytes += s->name_len;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Content: a bounded cache of blocks, filled by a few threads that ask the source for runs of them. Happy path: a read
- * pins its blocks. The threads ask for the missing ones, and the read is answered when the last block is there. If a
- * reader reads in order, the next megabytes are asked for ahead. Reads do not deadlock over memory: a read pins all of
- * its blocks or none, and holds them only until the source has answered, for which there is a time limit. Reads
- * without room wait in order. Failure modes: the source fails (the blocks not filled are forgotten, and their readers
- * get its error); a block that is pinned by a call whose result nobody wants any more stays until the call ends. */
+/* The cache of blocks of the mount (fuse.cache), and reading ahead: a few threads ask the source for runs of blocks.
+ * Happy path: a read pins its blocks. The threads ask for the missing ones, and the read is answered when the last
+ * block is there. If a reader reads in order, the next megabytes are asked for ahead. Reads do not deadlock over
+ * memory: a read pins all of its blocks or none, and holds them only until the source has answered, for which there is
+ * a time limit. Reads without room wait in order. Failure modes: the source fails (the blocks not filled are
+ * forgotten, and their readers get its error); a block that is pinned by a call whose result nobody wants any more
+ * stays until the call ends. */
 #include "fusefs/serve/internal.h"
 
 #include "base/alloc.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Content that lies in this node's memory. It is read there, by this process (chunk_file.h), instead of through the
- * daemon's socket. Happy path: this process asks once where a segment of a file lies, and remembers the answer. A read
- * within such segments is copied and answered by the thread that took it, which waits for nothing.
+/* Reads of the mount from this node's chunk files, without ptcd. It is read there, by this process (chunk_file.h),
+ * instead of through the daemon's socket. Happy path: this process asks once where a segment of a file lies, and
+ * remembers the answer. A read within such segments is copied and answered by the thread that took it, which waits for
+ * nothing.
  *
  * Failure modes: a segment that is not here, or in too many pieces, is read through the cache, and asked for again
  * after a while. The remembered answer may be out of date, because a snapshot was dropped or a daemon was killed;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a file system. Before 3.18, libfuse's own loops do not end when they are told to, as long as no request
- * comes. So the threads that take requests wait for the descriptor and for a second one, by which stop wakes them.
- * Stopping: no request is taken any more, the descriptor is closed, by which the kernel ends what waits for an answer,
- * and the mount is detached; readers get ENOTCONN and nothing waits for them. */
+/* Starts and stops the file system, and has its threads. Before 3.18, libfuse's own loops do not end when they are told
+ * to, as long as no request comes. So the clock sends the threads that take requests a signal, which ends their reads,
+ * until they have seen stop. Stopping: no request is taken any more, the descriptor is closed, by which the kernel ends
+ * what waits for an answer, and the mount is detached; readers get ENOTCONN and nothing waits for them. */
 #include "fusefs/serve/internal.h"
 
 #include "base/cleanup.h"
@@ -16,19 +16,20 @@
 #include <poll.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-#define SHORT_READ (64u << 10)
-#define CLOCK_MS   100
-#define TEND_MS    500
-#define SCRUB_RATE (16u << 20) /* bytes of backing files that are read in a second: 0.2 % of a processor */
-#define JOBS_TENDS 4           /* with backing files the list of jobs is read each so many times */
+#define SHORT_READ  (64u << 10)
+#define WAKE_SIGNAL SIGURG /* does nothing where it is not expected */
+#define CLOCK_MS    100
+#define TEND_MS     500
+#define SCRUB_RATE  (16u << 20) /* bytes of backing files that are read in a second: 0.2 % of a processor */
+#define JOBS_TENDS  4           /* with backing files the list of jobs is read each so many times */
 
 /* ---- the threads ---- */
 
@@ -130,12 +131,23 @@ static void rest(struct ptc_fs *fs, pthread_cond_t *cond, long ms)
 	pthread_mutex_unlock(&fs->lock);
 }
 
+/* Stop may be called in a signal handler, and before a thread begins to read. So it is told again until it has ended.
+ */
+static void wake_takers(struct ptc_fs *fs)
+{
+	pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; atomic_load(&fs->told_to_stop) && i < fs->ntakers; i++)
+		pthread_kill(fs->takers[i], WAKE_SIGNAL);
+	pthread_mutex_unlock(&fs->lock);
+}
+
 static void *clock_main(void *arg)
 {
 	struct ptc_fs *fs = arg;
 
 	while (!atomic_load(&fs->stopping)) {
 		rest(fs, &fs->clock_cond, CLOCK_MS);
+		wake_takers(fs);
 		part_from_packs(fs);
 		answer_over(fs, false);
 		pthread_mutex_lock(&fs->lock);
@@ -146,12 +158,12 @@ static void *clock_main(void *arg)
 	return NULL;
 }
 
-void ptc_fs_backings(struct ptc_fs *fs, uint64_t *ret_bytes, uint64_t *ret_files)
+void ptc_fs_backings(struct ptc_fs *fs, struct ptc_fs_backing_usage *ret)
 {
-	*ret_bytes = *ret_files = 0;
+	*ret = (struct ptc_fs_backing_usage){ 0 };
 	pthread_mutex_lock(&fs->lock);
 	if (fs->backings)
-		fs_backings_usage(fs->backings, ret_bytes, ret_files);
+		fs_backings_usage(fs->backings, ret);
 	pthread_mutex_unlock(&fs->lock);
 }
 
@@ -169,12 +181,12 @@ static bool snap_gone_locked(void *arg, const char *uuid, uint64_t snapshot, uin
 /* Backing files end with their snapshots, also where nobody looks at the mount. */
 static void tend_backings(struct ptc_fs *fs, unsigned turn)
 {
-	uint64_t bytes, files;
+	struct ptc_fs_backing_usage now;
 
 	if (!fs->backings)
 		return;
-	ptc_fs_backings(fs, &bytes, &files);
-	if (bytes && turn % JOBS_TENDS == 0) /* entries of refused files wait until somebody looks at the mount */
+	ptc_fs_backings(fs, &now);
+	if (now.bytes && turn % JOBS_TENDS == 0) /* entries of refused files wait until somebody looks at the mount */
 		fs_jobs_refresh(fs, false);
 	pthread_mutex_lock(&fs->lock);
 	fs_backings_drop(fs->backings, snap_gone_locked, fs);
@@ -268,7 +280,6 @@ int ptc_fs_new(const struct ptc_fs_opts *opts, struct ptc_fs **ret_fs, struct pt
 	fs->opts = *opts;
 	fs->fd = -1;
 	fs->start_s = time(NULL);
-	fs->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	fs->meta.tail = &fs->meta.head;
 	fs->reads.tail = &fs->reads.head;
 	ptc_require(!pthread_mutex_init(&fs->lock, NULL));
@@ -279,7 +290,7 @@ int ptc_fs_new(const struct ptc_fs_opts *opts, struct ptc_fs **ret_fs, struct pt
 	ptc_cond_init(&fs->clock_cond);
 	ptc_cond_init(&fs->tend_cond);
 	ptc_cond_init(&fs->cache.fetch_cond);
-	rc = fs->stop_fd < 0 ? ptc_error_errno(err, errno, "eventfd") : fs_cache_init(fs, opts->cache_bytes, err);
+	rc = fs_cache_init(fs, opts->cache_bytes, err);
 	if (rc == 0)
 		rc = fs_direct_init(fs, err);
 	if (rc == 0)
@@ -318,7 +329,6 @@ struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
 		fuse_session_destroy(fs->se);
 	ptc_free(fs->jobs);
 	ptc_free(fs->dir);
-	ptc_close(&fs->stop_fd);
 	pthread_cond_destroy(&fs->loaded);
 	pthread_cond_destroy(&fs->meta.cond);
 	pthread_cond_destroy(&fs->reads.cond);
@@ -336,14 +346,19 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
 	struct ptc_fs *fs = userdata;
 	bool init = fs->pass.init != 0;
+	ssize_t n;
 
-	if (init && fs->dir && geteuid() == 0 && fs->opts.backing_bytes)
+	if (!init)
+		return writev(fd, iov, count);
+	/* no other request comes before this is written */
+	if (fs->dir && geteuid() == 0 && fs->opts.backing_bytes)
 		fs_pass_reply(&fs->pass, iov, count);
-	if (init) { /* no other request comes before this is written */
-		fs->pass.init = 0;
-		fs_open_prepare(fs);
-	}
-	return writev(fd, iov, count);
+	fs->pass.init = 0;
+	fs_open_prepare(fs);
+	n = writev(fd, iov, count);
+	if (n >= 0 && fs->backings)
+		fs_backings_begin(fs->backings); /* from now on the kernel takes backing files */
+	return n;
 }
 
 /* libfuse complains of every error but ENODEV, which a read meets after an unmount. A read that waited for the device's
@@ -364,7 +379,6 @@ static int serve(struct ptc_fs *fs, int fd)
 
 	if (fuse_session_custom_io(fs->se, &io, fd))
 		return -1;
-	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 	fs->fd = fd;
 	return 0;
 }
@@ -405,21 +419,6 @@ int ptc_fs_serve_fd(struct ptc_fs *fs, int fd, struct ptc_error *err)
 
 /* ---- taking requests ---- */
 
-static int wait_set(const struct ptc_fs *fs)
-{
-	struct epoll_event request = { .events = EPOLLIN, .data.fd = fs->fd },
-			   stop = { .events = EPOLLIN, .data.fd = fs->stop_fd };
-	int set = epoll_create1(EPOLL_CLOEXEC);
-
-	if (set < 0)
-		return -1;
-	if (epoll_ctl(set, EPOLL_CTL_ADD, fs->fd, &request) || epoll_ctl(set, EPOLL_CTL_ADD, fs->stop_fd, &stop)) {
-		close(set);
-		return -1;
-	}
-	return set;
-}
-
 static bool is_waiting(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -445,25 +444,31 @@ static bool is_short(const struct ptc_fs *fs, const struct fuse_buf *buf)
 	       h.opcode == FUSE_BATCH_FORGET || h.opcode == FUSE_GETATTR;
 }
 
-/* The next request, taken by whoever has the turn. False: the end. */
-static bool take(struct ptc_fs *fs, int set, struct fuse_buf *buf)
+/* The next request, taken by whoever has the turn. False: the end. It waits in read: to wait in poll first, for a
+ * second descriptor too, took a tenth more for a small file. */
+static bool take(struct ptc_fs *fs, struct fuse_buf *buf)
 {
-	struct epoll_event e;
+	int n = -EINTR;
 
-	while (!fuse_session_exited(fs->se)) {
-		int n = epoll_wait(set, &e, 1, -1);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0 || e.data.fd == fs->stop_fd)
-			return false;
+	while ((n == -EINTR || n == -EAGAIN) && !fuse_session_exited(fs->se) && !atomic_load(&fs->told_to_stop))
 		n = fuse_session_receive_buf(fs->se, buf);
-		if (n > 0)
-			return true;
-		if (n != -EINTR && n != -EAGAIN) /* 0 and -ENODEV: unmounted */
-			return false;
+	return n > 0; /* 0 and -ENODEV: unmounted */
+}
+
+/* Counted while it may wait in read, so that it is woken at the end. */
+static void taking(struct ptc_fs *fs, bool begins)
+{
+	size_t i = 0;
+
+	pthread_mutex_lock(&fs->lock);
+	if (begins) {
+		fs->takers[fs->ntakers++] = pthread_self();
+	} else {
+		while (!pthread_equal(fs->takers[i], pthread_self()))
+			i++;
+		fs->takers[i] = fs->takers[--fs->ntakers];
 	}
-	return false;
+	pthread_mutex_unlock(&fs->lock);
 }
 
 /* One thread waits for requests at a time. It answers short ones itself, and goes on waiting; before a long one it lets
@@ -472,12 +477,14 @@ static void *take_main(void *arg)
 {
 	struct ptc_fs *fs = arg;
 	struct fuse_buf buf = { 0 };
-	int set = wait_set(fs);
+	sigset_t wake;
 
-	if (set < 0)
-		ptc_error_log("fuse", "cannot wait for requests: %s", strerror(errno));
+	sigemptyset(&wake);
+	sigaddset(&wake, WAKE_SIGNAL);
+	pthread_sigmask(SIG_UNBLOCK, &wake, NULL);
+	taking(fs, true);
 	pthread_mutex_lock(&fs->turn);
-	while (set >= 0 && take(fs, set, &buf)) {
+	while (take(fs, &buf)) {
 		bool brief = is_short(fs, &buf);
 
 		if (!brief)
@@ -487,7 +494,7 @@ static void *take_main(void *arg)
 			pthread_mutex_lock(&fs->turn);
 	}
 	pthread_mutex_unlock(&fs->turn);
-	ptc_close(&set);
+	taking(fs, false);
 	fuse_session_exit(fs->se);
 	ptc_fs_stop(fs); /* the others, too */
 	free(buf.mem);
@@ -505,11 +512,18 @@ static void let_go(struct ptc_fs *fs)
 	ptc_close(&null);
 }
 
+static void on_wake(int signum)
+{
+}
+
 int ptc_fs_run(struct ptc_fs *fs, struct ptc_error *err)
 {
+	const struct sigaction woken = { .sa_handler = on_wake };
 	pthread_t takers[FS_TAKERS - 1];
-	int n = 0, rc = threads_start(fs, err);
+	int n = 0, rc;
 
+	sigaction(WAKE_SIGNAL, &woken, NULL);
+	rc = threads_start(fs, err);
 	while (!rc && n < FS_TAKERS - 1) {
 		rc = ptc_thread_start(&takers[n], "ptc-fuse-take", take_main, fs, err);
 		n += !rc;
@@ -529,8 +543,6 @@ int ptc_fs_run(struct ptc_fs *fs, struct ptc_error *err)
 
 void ptc_fs_stop(struct ptc_fs *fs)
 {
-	static const uint64_t one = 1;
-	ssize_t ignored = write(fs->stop_fd, &one, sizeof(one));
-
-	(void)ignored;
+	atomic_store(&fs->told_to_stop, true);
+	shutdown(fs->fd, SHUT_RD); /* of a socket; who reads from the kernel is woken by the clock */
 }

@@ -11,6 +11,7 @@
  * the other functions. */
 #pragma once
 
+#include "fusefs/backing/backing_usage.h"
 #include "fusefs/source/fs_source.h"
 
 struct ptc_fs;
@@ -37,8 +38,7 @@ int ptc_fs_serve_fd(struct ptc_fs *fs, int fd, struct ptc_error *err);
 int ptc_fs_run(struct ptc_fs *fs, struct ptc_error *err);
 void ptc_fs_stop(struct ptc_fs *fs);
 
-/* Bytes and number of the backing files. */
-void ptc_fs_backings(struct ptc_fs *fs, uint64_t *ret_bytes, uint64_t *ret_files);
+void ptc_fs_backings(struct ptc_fs *fs, struct ptc_fs_backing_usage *ret);
 
 /* Whether the mount can be reached. false: it was unmounted and serves only open files, or another mount covers it. */
 bool ptc_fs_on_top(const struct ptc_fs *fs);

@@ -14,7 +14,10 @@ struct ptc_fs {
 	struct fuse_session *se;
 	char *dir; /* the mount point; NULL: not mounted */
 	char source[FS_SOURCE_MAX];
-	int fd, stop_fd;
+	int fd;
+	atomic_bool told_to_stop;
+	pthread_t takers[FS_TAKERS]; /* threads that may wait for a request */
+	size_t ntakers;
 	struct fs_pass pass;
 	struct fs_backings *backings; /* NULL: the kernel cannot use them, or none are wanted */
 	struct fs_op *opening;        /* opens that wait for a backing file, by `queued` */

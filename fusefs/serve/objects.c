@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs, snapshots and how their bytes are read. Happy path: a snapshot's object lives while the kernel knows a name of
- * the snapshot, or a file of the snapshot is open. The snapshot is read through a view of the newest generation that
- * has it. While files are open the view is pinned, so that no switch takes it away. The kernel knows objects by the
- * numbers of nodes; a node keeps its object, and its number is a hash of the object's identity.
+/* Jobs and snapshots of the mount, owner and mode of files, leases, and how their bytes are read. Happy path: a
+ * snapshot's object lives while the kernel knows a name of the snapshot, or a file of the snapshot is open. The
+ * snapshot is read through a view of the newest generation that has it. While files are open the view is pinned, so
+ * that no switch takes it away. The kernel knows objects by the numbers of nodes; a node keeps its object, and its
+ * number is a hash of the object's identity.
  *
  * Failure modes: the source does not answer (known facts about jobs are used for a second; without a view: EIO); a
  * snapshot was replaced (ESTALE, upon which the kernel looks its path up again). */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests under way. Every request that cannot be answered at once is listed with a deadline. The thread that claims
- * it first answers it: the worker that did it, or the clock, which answers EIO at the deadline and EINTR once the
- * caller has given up. So a process that was killed does not wait for a peer.
+/* Requests of the mount that are under way: deadlines, interrupts, and who answers. Every request that cannot be
+ * answered at once is listed with a deadline. The thread that claims it first answers it: the worker that did it, or
+ * the clock, which answers EIO at the deadline and EINTR once the caller has given up. So a process that was killed
+ * does not wait for a peer.
  *
  * libfuse calls on_interrupt with a lock of the request held, and frees the request once it is answered. So
  * on_interrupt only marks the request, by its number, and the clock's thread answers. While `starting` is set,

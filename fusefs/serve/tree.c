@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tree: names to nodes, what a directory lists, what opening a file takes. A node's number is a hash of its
- * identity (job uuid, snapshot, file). So if a name is used again for something else, it is another node. Happy path:
- * lookup finds or makes the node and answers how long its name may be believed.
+/* The tree of the mount: finds names, lists directories, opens files, makes small texts and gives times of files. A
+ * node's number is a hash of its identity (job uuid, snapshot, file). So if a name is used again for something else,
+ * it is another node. Happy path: lookup finds or makes the node and answers how long its name may be believed.
  *
  * Failure modes: names that are not there (ENOENT), a source that does not
  * answer (EIO), two things with one hash (EIO, never the other's bytes). */
@@ -20,6 +20,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define GENERATION_JSON "generation.json"
 #define OPTIMIZER_NAME  "optimizer.safetensors"
@@ -567,10 +568,21 @@ static void backing_detach(void *arg, int number)
 	fs_pass_detach(((struct ptc_fs *)arg)->fd, number);
 }
 
+/* Half of the descriptors; the others are for connections and chunk files. */
+static size_t most_backings(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return 0;
+	return (size_t)PTC_MIN(limit.rlim_cur / 2, (rlim_t)SIZE_MAX);
+}
+
 void fs_open_prepare(struct ptc_fs *fs)
 {
 	struct fs_backings_opts opts = { .source = fs->opts.source,
 					 .budget = fs->opts.backing_bytes,
+					 .most_files = most_backings(),
 					 .dir = fs->opts.backing_dir,
 					 .attach = backing_attach,
 					 .detach = backing_detach,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Activations of one layer as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
- * (2022). Their terms are taken apart, so that grouped queries, gated feed-forward parts, experts and kernels without
- * scores each change only their own term. For a GPT the sum is theirs: sbh (10 + 24/t + 5as/ht), with sequence
- * parallelism sbh (34 + 5as/h) / t. Cannot fail. */
+/* The memory of one layer's activations, as in Korthikanti et al., "Reducing Activation Recomputation in Large
+ * Transformer Models" (2022). Their terms are taken apart, so that grouped queries, gated feed-forward parts, experts
+ * and kernels without scores each change only their own term. For a GPT the sum is theirs: sbh (10 + 24/t + 5as/ht),
+ * with sequence parallelism sbh (34 + 5as/h) / t. Cannot fail. */
 #include "planner/cost/layer_terms.h"
 
 struct terms {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fullest device: states as ZeRO cuts them, activations in flight, what the layer at work and
- * the logits take, the reserve. Cannot fail. */
+/* The memory of the fullest device: states as ZeRO cuts them, activations in flight, what the layer at work and the
+ * logits take, the reserve. Cannot fail. */
 #include "planner/cost/stages.h"
 
 #include "base/check.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cost of one layer on one device for one micro-batch. It has four parts: matrices, at the efficiency that their
- * size reaches; elementwise kernels, at the speed of memory; a least time to launch kernels; and the traffic of tp, cp
- * and ep, on the links between these ranks. Cannot fail. */
+/* The time and memory of one layer on one device for one micro-batch. It has four parts: matrices, at the efficiency
+ * that their size reaches; elementwise kernels, at the speed of memory; a least time to launch kernels; and the
+ * traffic of tp, cp and ep, on the links between these ranks. Cannot fail. */
 #include "planner/cost/stages.h"
 #include "planner/cost/layer_terms.h"
 

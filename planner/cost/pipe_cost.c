@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pipeline: where the layers are cut, what each device has of them, and which devices may be the
- * fullest. Its devices may be of different kinds. Cannot fail. */
+/* Cuts layers into pipeline stages: what each device has of them, and which devices may be the fullest. Its devices
+ * may be of different kinds. Cannot fail. */
 #include "planner/cost/stages.h"
 
 #include "base/check.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An estimate in three stages, so that a search repeats only what changes: layers (they depend on tp, cp, ep, etp,
- * micro-batch, recompute), a pipeline of them (pp, vpp), the end of the step (dp, zero). All functions need a candidate
- * that ptc_cand_check accepts. Pure; any thread. */
+/* Estimates a step in three stages, so that a search repeats only what changes: layers, a pipeline of them, the end of
+ * the step. Layers depend on tp, cp, ep, etp, micro-batch and recompute, the pipeline on pp and vpp, the end on dp and
+ * zero. All functions need a candidate that ptc_cand_check accepts. Pure; any thread. */
 #pragma once
 
 #include "planner/cost/step.h"

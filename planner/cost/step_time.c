@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The time of a step of m micro-batches, from a pipeline's sums. It has these parts: m - 1 micro-batches on the busiest
- * device, one micro-batch on all devices of the pipeline in turn, what crosses stages, the gradients, the optimizer.
- * Cannot fail. */
+/* The time of a step of m micro-batches, from a pipeline's sums: bubble, communication, optimizer. It has these parts:
+ * m - 1 micro-batches on the busiest device, one micro-batch on all devices of the pipeline in turn, what crosses
+ * stages, the gradients, the optimizer. Cannot fail. */
 #include "planner/cost/stages.h"
 
 #include "base/check.h"

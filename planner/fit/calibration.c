@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* First the coefficients are fitted. A Gaussian process then interpolates the errors that they leave: configurations
- * whose degrees differ by less than about one doubling have similar errors. The reach of errors and the noise of a
- * measurement are fixed (PTC_FIT_SETTINGS). The size of errors is that of the errors left by the coefficients, but at
- * least the fixed size (25 %). */
+/* Calibrates the time model by measured steps. First the coefficients are fitted. A Gaussian process then interpolates
+ * the errors that they leave: configurations whose degrees differ by less than about one doubling have similar errors.
+ * The reach of errors and the noise of a measurement are fixed (PTC_FIT_SETTINGS). The size of errors is that of the
+ * errors left by the coefficients, but at least the fixed size (25 %). */
 #include "planner/fit/coefs.h"
 #include "planner/fit/solve.h"
 

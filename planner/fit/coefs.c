@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Levenberg-Marquardt on logarithms: of coefficients, which stay positive, and of times, so that each row counts by its
- * relative error. Errors beyond 15 % count linearly (Huber), because single rows of published tables are wrong. Cannot
- * fail. */
+/* Fits coefficients by Levenberg-Marquardt on logarithms: of coefficients, which stay positive, and of times, so that
+ * each row counts by its relative error. Errors beyond 15 % count linearly (Huber), because single rows of published
+ * tables are wrong. Cannot fail. */
 #include "planner/fit/coefs.h"
 #include "planner/fit/solve.h"
 

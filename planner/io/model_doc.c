@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model from `model:`. Fails on numbers that cannot be, with their place. */
+/* Reads the model of a job (`model:` of job.yaml). Fails on numbers that cannot be, with their place. */
 #include "planner/io/plan_doc.h"
 
 #include "base/check.h"

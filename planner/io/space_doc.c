@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `space:`: which degrees the program can take, and what it keeps in memory. Fails on unknown keys and values, with
- * their place. */
+/* Reads the space of a job (`space:`): which degrees the program can take, and what it keeps in memory. Fails on
+ * unknown keys and values, with their place. */
 #include "planner/io/plan_doc.h"
 
 #include "base/check.h"

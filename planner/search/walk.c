@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The space as nested loops: layers are costed once per (tp, cp, ep, etp, micro-batch, recompute),
- * a pipeline once per (pp, vpp), and what is left, dp and zero, is a few multiplications. Fails only
- * as the visitor does. */
+/* Walks the space of configurations as nested loops: layers are costed once per (tp, cp, ep, etp, micro-batch,
+ * recompute), a pipeline once per (pp, vpp), and what is left, dp and zero, is a few multiplications. Fails only as
+ * the visitor does. */
 #include "planner/search/walk.h"
 
 #include "base/check.h"

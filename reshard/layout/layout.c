@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The container of a layout. If the layout is made from rules, its regions are computed when a caller asks (regions.c).
- * If it is made from declarations, the regions of each class are kept (declared.c).
+/* The container of a layout, and its regions on request. If the layout is made from rules, its regions are computed
+ * when a caller asks (regions.c). If it is made from declarations, the regions of each class are kept (declared.c).
  *
  * Failure modes: those of the rules, limits, memory; nothing is returned then. */
 #include "reshard/layout/internal.h"

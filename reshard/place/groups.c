@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How well an allocation keeps TP groups together. Happy path: the devices that nodes offer tell on how few nodes a
- * group can be; then each group's nodes and racks are counted. Time is ranks and nodes. Failure mode: memory. */
+/* How well an allocation keeps TP groups together on nodes and in racks. Happy path: the devices that nodes offer tell
+ * on how few nodes a group can be; then each group's nodes and racks are counted. Time is ranks and nodes. Failure
+ * mode: memory. */
 #include "reshard/place/place.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ways in which an item may be cut (axes of splits, zero, stages of a buffer): which ways the item's rule and the
- * configuration use, how many parts each way makes, and which part a rank has. Arithmetic; nothing can fail. */
+/* The ways in which an item may be cut: axes of splits, zero, stages of a buffer. Says which ways the item's rule and
+ * the configuration use, how many parts each way makes, and which part a rank has. Arithmetic; nothing can fail. */
 #include "reshard/regions/internal.h"
 
 #include "base/alloc.h"

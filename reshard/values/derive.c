@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounding is an addition: half of the lowest bit that is kept, less 1 if the part that is kept is even. A carry into
- * the exponent gives the right value. No failure modes. */
+/* Rounds F32 to BF16. Rounding is an addition: half of the lowest bit that is kept, less 1 if the part that is kept is
+ * even. A carry into the exponent gives the right value. No failure modes. */
 #include "reshard/values/derive.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Channels, what every call on one needs, and unary calls.
+/* Channels: connections to a server (keepalive, pauses between attempts), what every call on one needs, and unary
+ * calls.
  *
  * Happy path: channel_new connects lazily; a unary call is one batch of all
  * six operations on a queue of its own, so the caller's thread moves the bytes.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hosts from which members call. A host's address is proved by TCP's own handshake: a stranger elsewhere cannot send
- * from it. */
+/* Remembers hosts from which members call. A host's address is proved by TCP's own handshake: a stranger elsewhere
+ * cannot send from it. */
 #include "rpc/door/internal.h"
 
 #include "base/sys/sys.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Callers who wait to be let in: whose turn is next, and who is dropped if there is no room for another. The door's
- * thread. */
+/* Callers who wait to be let in at a door: whose turn is next, and who is dropped if there is no room for another. The
+ * door's thread. */
 #include "rpc/door/internal.h"
 
 #include "base/check.h"

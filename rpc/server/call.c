@@ -214,6 +214,23 @@ int ptc_rpc_call_recv(struct ptc_rpc_call *call, struct ptc_rpc_message **ret_ms
 	return rc;
 }
 
+int ptc_rpc_call_recv_within(struct ptc_rpc_call *call, int ms, struct ptc_rpc_message **ret_msg, struct ptc_error *err)
+{
+	const int64_t until = ptc_sys_now_ns() + (int64_t)ms * 1000000;
+	int64_t left = (int64_t)ms * 1000000;
+
+	ptc_rpc_message_done(&call->msg);
+	if (disowned(call) || recv_start(call) != GRPC_CALL_OK)
+		return gone(call, err);
+	while (call->recv.pending && left > 0) {
+		ptc_rpc_cq_poll(call->cq, (int)(left / 1000000) + 1);
+		left = until - ptc_sys_now_ns();
+	}
+	if (call->recv.pending)
+		return ptc_error_set(err, PTC_ETIMEOUT, "nothing has come for %d ms", ms);
+	return ptc_rpc_call_recv(call, ret_msg, err);
+}
+
 /* Others wait for the memory of what is being sent. */
 static bool stalled(struct ptc_rpc_call *call)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The connections that we accepted: the peer of each, how many there may be, and for how long a peer may stay unknown.
+/* Bounds the connections that we accepted: the peer of each, how many there may be, and for how long a peer may stay
+ * unknown.
  *
  * We accept every connection ourselves and hand it to the core. On a call the core names its connection only as "fd:N"
  * (unix) or by the caller's address (TCP). N is the descriptor's number. The core closes a descriptor when its

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCP listeners. We accept, count (conns.c) and hand the connection to the core, which makes the TLS handshake.
+/* TCP listeners of the server. We accept, count (conns.c) and hand the connection to the core, which makes the TLS
+ * handshake.
  *
  * The core's own listener has no bound on connections, and the first accept(2) that fails for want of a descriptor ends
  * it for good (1.51, tcp_server_posix.cc, on_read). But the core takes connections from outside. If a server's port is

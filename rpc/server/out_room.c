@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many bytes of large replies a user may have that wait until their caller reads them. Scans under the server's
- * lock; nothing can fail. */
+/* Bounds the bytes of large replies of a user that wait until their caller reads them. Scans under the server's lock;
+ * nothing can fail. */
 #include "rpc/server/internal.h"
 
 #define OUT_USER_MAX (16u << 20) /* large replies that wait to be read; or one, however large */

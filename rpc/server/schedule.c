@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which call runs on which thread, and who may have how many.
+/* Decides which call runs on which thread, and how many calls a user may have.
  *
  *   free -> accepting -> ready <-> running <-> waiting (<-> looked at) ; running -> free
  *

@@ -78,6 +78,9 @@ const char *ptc_rpc_call_meta(const struct ptc_rpc_call *call, const char *key);
 int ptc_rpc_call_recv(
 	struct ptc_rpc_call *call, struct ptc_rpc_message **ret_msg,
 	struct ptc_error *err); /* NULL message: the client half-closed. PTC_ECANCELED: the client was cut off */
+/* Waits at most ms. PTC_ETIMEOUT: nothing has come; the handler may ask again, or end the call. */
+int ptc_rpc_call_recv_within(struct ptc_rpc_call *call, int ms, struct ptc_rpc_message **ret_msg,
+			     struct ptc_error *err);
 int ptc_rpc_call_send(struct ptc_rpc_call *call, const struct ptc_rpc_part *parts, size_t nparts,
 		      struct ptc_error *err);
 /* For brief methods only; call it from the handler. When the handler has returned 0, `step` runs after `ms`. Until then

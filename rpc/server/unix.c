@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unix listeners with an identity. We accept ourselves, read SO_PEERCRED and
- * hand the connection to the core, which then names it "fd:N" on each call;
- * conns.c knows who N is.
+/* Unix listeners of the server, which know the caller's user (SO_PEERCRED). We accept ourselves, read SO_PEERCRED and
+ * hand the connection to the core, which then names it "fd:N" on each call; conns.c knows who N is.
  *
  * Happy path: accept, identify, take, hand over.
  *

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose certificates count: the DNS name of this cluster's nodes, and the list of revoked certificates.
+/* Decides whose certificates count: the DNS name of this cluster's nodes, and the list of revoked certificates.
  *
  * Happy path: a trust is made with the listener or channel that it serves, and then reads the file of revoked
  * certificates. A caller looks at the file once a second at most, and reads it again when it has changed.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl archive. */
+/* ptcctl archive: writes one checkpoint of a job into an archive. */
 #include "client/ctl/archive/archive.h"
 #include "client/ctl/archive/archive_verbs.h"
 

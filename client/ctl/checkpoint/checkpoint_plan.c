@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The content of a checkpoint. Each item gets the key that a state dict {"model": .., "optim": ..} gives it. It is cut
- * into parts, and each part gets a place in the file. Failure modes: PTC_ELAYOUT (PyTorch has no such dtype),
- * PTC_EINVAL (two items would have one key), memory. */
+/* Decides the content of a checkpoint: its keys, and which part lies in which file. Each item gets the key that a
+ * state dict {"model": .., "optim": ..} gives it. It is cut into parts, and each part gets a place in the file.
+ * Failure modes: PTC_ELAYOUT (PyTorch has no such dtype), PTC_EINVAL (two items would have one key), memory. */
 #include "client/ctl/checkpoint/checkpoint_parts.h"
 
 #include "base/alloc.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a written directory back, as a reader does who knows nothing but the directory. It compares each tensor with
- * its committed digest, and each value with the value that was to be written. Failure modes: PTC_EDIGEST, and those of
- * reading. */
+/* Reads a checkpoint's written directory back, as a reader does who knows nothing but the directory. It compares each
+ * tensor with its committed digest, and each value with the value that was to be written. Failure modes: PTC_EDIGEST,
+ * and those of reading. */
 #include "client/ctl/checkpoint/checkpoint_parts.h"
 
 #include "base/alloc.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes a checkpoint. Steps: pin the state; plan; write the file of parts as bytes come; ".metadata" and documents;
- * fsync; read back (checkpoint_verify.c); rename. ".metadata" is written last in the temporary directory, so that a
- * directory that a kill left behind is no checkpoint to anybody. Memory: one buffer, and the plan. Failure modes:
- * checkpoint.h. */
+/* Writes a checkpoint's directory (ptcctl export --dcp, and archives). Steps: pin the state; plan; write the file of
+ * parts as bytes come; ".metadata" and documents; fsync; read back (checkpoint_verify.c); rename. ".metadata" is
+ * written last in the temporary directory, so that a directory that a kill left behind is no checkpoint to anybody.
+ * Memory: one buffer, and the plan. Failure modes: checkpoint.h. */
 #include "client/ctl/checkpoint/checkpoint_parts.h"
 
 #include "base/alloc.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order and the division of an entry of the ledger. Happy path: the entry's tag says both. For a mixture, the tag
- * names it, and the job's description says what it consists of. Failure modes: PTC_EINVAL if the tag says no order, or
- * if the description has another mixture. (Another job may have that name now, or an old daemon created the job and
- * does not tell the mixture.) */
+/* The order and the division of the samples of an entry of the ledger. Happy path: the entry's tag says both. For a
+ * mixture, the tag names it, and the job's description says what it consists of. Failure modes: PTC_EINVAL if the tag
+ * says no order, or if the description has another mixture. (Another job may have that name now, or an old daemon
+ * created the job and does not tell the mixture.) */
 #include "client/ctl/datasets/consumed.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl export. If TARGET ends in .safetensors, it is a file for the parameters; otherwise it is a directory for
- * everything.
+/* ptcctl export: writes a job's state into files. If TARGET ends in .safetensors, it is a file for the parameters;
+ * otherwise it is a directory for everything.
  *
  * Failure: finished files stay, and the file that is being written is removed. If a switch replaces the state during
  * the export, that is no failure: the new committed state is read instead. If its bytes are the same, only the file
@@ -213,6 +213,7 @@ static bool take_up(struct ctl_export *ex, int failure)
 		json_array_clear(ex->written);
 	}
 	ex->done_bytes = ex->file_bytes;
+	ctl_export_homes_done(ex);
 	ptc_job_desc_done(&ex->desc);
 	ptc_admin_export_done(ex->info);
 	ex->info = now;
@@ -301,6 +302,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 		rc = print_written(&ex, err);
 	json_decref(ex.written);
 	ptc_free(ex.kept);
+	ctl_export_homes_done(&ex);
 	ptc_job_desc_done(&ex.desc);
 	ptc_admin_export_done(ex.info);
 	return rc;

@@ -2,6 +2,7 @@
 /* Inside ptcctl export: files to write and where their bytes come from. */
 #pragma once
 
+#include "client/ctl/homes/homes.h"
 #include "client/ctl/line/ctl.h"
 #include "client/ctl/show/show.h"
 #include "formats/job/job.h"
@@ -17,6 +18,11 @@ struct ctl_export {
 	struct ptc_admin_export *info;
 	struct ptc_job_desc desc;
 	struct ptc_state_kept *kept; /* what info says was imported */
+	/* of info, once large items are read */
+	bool homes_sought;
+	struct ptc_declared declared;
+	struct ptc_layout *layout;
+	struct ctl_homes *homes; /* NULL: none but the daemon */
 	struct ctl_progress progress;
 	uint64_t done_bytes, total_bytes;
 	size_t finished, nth;     /* files that are written and need not be again; the file this attempt is at */
@@ -46,6 +52,7 @@ void ctl_out_done(struct ctl_out *out); /* removes what was not published */
 
 /* All of the file's items, checked. */
 int ctl_read_items(struct ctl_out *out, const struct ptc_state_file *file, struct ptc_error *err);
+void ctl_export_homes_done(struct ctl_export *ex); /* before ex->desc or ex->info changes */
 
 /* One field (0: the parameters) into one file, or into directory dir under the names it was imported with. */
 int ctl_export_file(struct ctl_export *ex, size_t field, const char *path, struct ptc_error *err);

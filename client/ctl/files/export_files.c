@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole tensors into safetensors files, as formats/state/state_files.h makes them.
- * Each item's digest is compared with the committed one before the file gets
- * its name. Failure: PTC_EDIGEST
- * naming the item, or what reading or writing said; no partial file is left. */
+/* ptcctl export: whole tensors into safetensors files, as formats/state/state_files.h makes them. Each item's digest
+ * is compared with the committed one before the file gets its name. Failure: PTC_EDIGEST naming the item, or what
+ * reading or writing said; no partial file is left. */
 #include "client/ctl/files/export.h"
 
 #include "base/alloc.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file that an export writes. It has a temporary name in the same folder, and gets its own name once all of it is
- * written. Happy path: open, receive items, publish, done. Failure: what the file system says (PTC_EIO and the like,
- * with the path); done removes what was not published. */
+/* A file that `ptcctl export` writes. It has a temporary name in the same folder, and gets its own name once all of it
+ * is written. Happy path: open, receive items, publish, done. Failure: what the file system says (PTC_EIO and the
+ * like, with the path); done removes what was not published. */
 #include "client/ctl/files/export.h"
 
 #include "base/cleanup.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The items of one file, in its order, each checked as its last byte has come. Large items that lie on the daemon's own
- * node are read in its chunk file, where each block is verified. All others, and whatever cannot be had there, come
- * from the daemon, which also heals what is damaged.
- * Failure: PTC_EDIGEST or PTC_EPEER naming the tensor. */
+/* ptcctl export: the items of one file, in its order, each checked as its last byte has come. Large items that lie on
+ * the daemon's own node, or on other nodes of this machine (client/ctl/homes), are read in their chunk files, where
+ * each block is verified. All others, and whatever cannot be had there, come from the daemon, which also heals what is
+ * damaged. Failure: PTC_EDIGEST or PTC_EPEER naming the tensor. */
 #include "client/ctl/files/export.h"
 
 #include "base/alloc.h"
@@ -65,27 +65,32 @@ static bool on_wait(void *arg)
 
 /* ---- in the chunk file ---- */
 
-static int locate(const struct reader *r, uint32_t item, uint64_t offset, uint64_t length, struct ptc_fs_spans **ret)
+static int locate(const struct reader *r, size_t home, uint32_t item, uint64_t offset, uint64_t length,
+		  struct ptc_fs_spans **ret)
 {
 	const struct ctl_export *ex = r->out->ex;
+	struct ptc_admin *admin = home ? ctl_homes_admin(ex->homes, home) : ex->c->admin;
 	struct ptc_admin_piece piece = { .item = item, .offset = offset, .length = length };
 	int rc = ptc_item_byte_shape(&ex->desc.spec, item, &piece.ndim, piece.shape, NULL);
 
-	return rc ? rc : ptc_fs_admin_spans(ex->c->admin, ex->info, &piece, 1, ret, NULL);
+	return rc ? rc : ptc_fs_admin_spans(admin, ex->info, &piece, 1, ret, NULL);
 }
 
 /* As much of an item as can be read so: *done bytes of it. Fails only if they cannot be written. */
 static int read_direct(struct reader *r, size_t i, uint64_t *done, struct ptc_error *err)
 {
 	const uint64_t size = r->file->bytes[i];
+	struct ctl_placed placed;
 	bool here = true;
 	int rc = 0;
 
+	ctl_homes_place(r->out->ex->homes, r->file->items[i], &placed);
 	while (*done < size && here && !rc) {
-		const uint64_t length = PTC_MIN(size - *done, (uint64_t)PTC_ADMIN_LOCATE_BYTES);
+		uint64_t length = PTC_MIN(size - *done, (uint64_t)PTC_ADMIN_LOCATE_BYTES);
+		const size_t home = ctl_placed_at(&placed, *done, &length);
 		struct ptc_fs_spans *spans = NULL;
 
-		here = !locate(r, r->file->items[i], *done, length, &spans) && spans->bytes == length;
+		here = !locate(r, home, r->file->items[i], *done, length, &spans) && spans->bytes == length;
 		for (uint64_t at = 0; at < length && here && !rc;) {
 			size_t n = (size_t)PTC_MIN(length - at, (uint64_t)DIRECT_BYTES);
 
@@ -96,7 +101,32 @@ static int read_direct(struct reader *r, size_t i, uint64_t *done, struct ptc_er
 		}
 		ptc_fs_spans_unref(spans);
 	}
+	ctl_placed_done(&placed);
 	return rc;
+}
+
+/* Only where the layout is known. */
+static void find_homes(struct ctl_export *ex)
+{
+	struct ctl_homes_of of = {
+		.c = ex->c, .job = ex->job, .spec = &ex->desc.spec, .ranks_json = ex->info->ranks_json
+	};
+
+	ex->homes_sought = true;
+	if (!of.ranks_json || (ex->info->declared && !ex->info->layout_len) ||
+	    ptc_state_layout(of.spec, ex->info->config, ex->info->layout_json, ex->info->layout_len, &ex->declared,
+			     &ex->layout, NULL))
+		return;
+	of.layout = ex->layout;
+	ex->homes = ctl_homes_new(&of);
+}
+
+void ctl_export_homes_done(struct ctl_export *ex)
+{
+	ex->homes = ctl_homes_free(ex->homes);
+	ex->layout = ptc_layout_free(ex->layout);
+	ptc_declared_done(&ex->declared);
+	ex->homes_sought = false;
 }
 
 static bool tried_directly(const struct reader *r, size_t i)
@@ -141,6 +171,8 @@ int ctl_read_items(struct ctl_out *out, const struct ptc_state_file *file, struc
 		return ptc_nomem(err);
 	if (out->ex->info->uuid && out->ex->info->uuid[0])
 		r.buf = ptc_malloc(DIRECT_BYTES);
+	if (r.buf && !file->ranked && !out->ex->homes_sought && out->ex->total_bytes >= CTL_HOMES_RUN)
+		find_homes(out->ex);
 	for (size_t i = 0; i < file->n; i++)
 		ranges[i] = (struct ptc_admin_range){ file->ranked, file->rank, file->items[i], 0, file->bytes[i] };
 	out->digest = 0;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl import. Happy path: headers read and checked, ImportBegin, the bytes
- * in streams, ImportCommit with the digests of what was read. Failure: before
- * ImportBegin nothing has happened; after it the import is aborted, so the job
- * is as it was. */
+/* ptcctl import: reads safetensors files and checkpoints, and makes a job's state of them. Happy path: headers read
+ * and checked, ImportBegin, the bytes in streams, ImportCommit with the digests of what was read. Failure: before
+ * ImportBegin nothing has happened; after it the import is aborted, so the job is as it was. */
 #include "client/ctl/files/import.h"
 
 #include "base/alloc.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl verify. */
+/* ptcctl verify: has every block and digest of a job's state checked. */
 #include "client/ctl/files/files.h"
 #include "client/ctl/show/show.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl abort. */
+/* ptcctl abort: ends a switch before its second commit. */
 #include "client/ctl/jobs/jobs.h"
 
 static int run(struct ctl *c, struct ptc_error *err)

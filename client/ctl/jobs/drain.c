@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl drain. */
+/* ptcctl drain: moves jobs off a node, also before it is taken away (--within). */
 #include "client/ctl/jobs/jobs.h"
 #include "client/ctl/show/show.h"
 #include "formats/json.h"

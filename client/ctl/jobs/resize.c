@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl resize. Without --wait it returns when the switch has been checked
- * and accepted; the switch does not depend on us either way. */
+/* ptcctl resize: another configuration or number of devices for a job. Without --wait it returns when the switch has
+ * been checked and accepted; the switch does not depend on us either way. */
 #include "client/ctl/jobs/jobs.h"
 
 #include "client/ctl/plans/plans.h"

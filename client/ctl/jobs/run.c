@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl run. With a description the job is created first, or, where it
- * exists, compared; then its ranks are started. --follow shows what they write
- * until they have ended, and fails when the job did. Failure: PTC_EEXIST for a
- * job of another description; a job that was created and could not be started
+/* ptcctl run: starts a job's ranks, also of a new job (-f). With a description the job is created first, or, where it
+ * exists, compared; then its ranks are started. --follow shows what they write until they have ended, and fails when
+ * the job did. Failure: PTC_EEXIST for a job of another description; a job that was created and could not be started
  * stays, and the error says so. */
 #include "client/ctl/jobs/jobs.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by running verbs: the connection to a daemon, signals, and output that may have lost its reader. */
+/* Connects a verb of ptcctl to a daemon, and deals with signals and with output that may have lost its reader. */
 #include "client/ctl/line/ctl.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options that were given, and the values of some. Failure: CTL_USAGE with one
- * line that names the option. */
+/* Options of ptcctl that were given, and the values of some, such as durations. Failure: CTL_USAGE with one line that
+ * names the option. */
 #include "client/ctl/line/ctl.h"
 
 #include "base/check.h"

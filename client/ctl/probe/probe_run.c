@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path and failure modes: probe.h. One loop waits for all programs. With `mode: restart` each rank has a process
- * of its own, as in the job, because a program may read RANK once and for all. With `mode: rebuild` one process plays
- * one rank after the other, as long as it asks for more. */
+/* Starts the programs of a probe, and lets them build their ranks. Happy path and failure modes: probe.h. One loop
+ * waits for all programs. With `mode: restart` each rank has a process of its own, as in the job, because a program
+ * may read RANK once and for all. With `mode: rebuild` one process plays one rank after the other, as long as it asks
+ * for more. */
 #include "client/ctl/probe/probe.h"
 
 #include "base/alloc.h"

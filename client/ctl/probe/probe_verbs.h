@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl probe. */
+/* Declares the verb ptcctl probe. */
 #pragma once
 
 #include "client/ctl/line/ctl.h"

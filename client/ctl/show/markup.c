@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text of others in pages and pictures. Failure: memory, which the buffer remembers. */
+/* Escapes text of others in pages and pictures. Failure: memory, which the buffer remembers. */
 #include "client/ctl/show/show.h"
 
 #include "base/buf.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the phases of a switch mean to a person; docs/control.md says more. */
+/* Says what the phases of a switch mean to a person; docs/control.md says more. */
 #include "client/ctl/show/show.h"
 
 #include "base/check.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Progress on stderr. On a terminal one line is rewritten, at most five times a second. Elsewhere no progress is shown,
- * as with git: a script's log of stderr has errors only. With --progress there is a line when a phase begins and every
- * few seconds, for logs. Rate and ETA count from the phase's start. Nothing here can fail a verb. */
+/* Shows the progress of a switch on stderr: its phase, the rate and the time left. On a terminal one line is
+ * rewritten, at most five times a second. Elsewhere no progress is shown, as with git: a script's log of stderr has
+ * errors only. With --progress there is a line when a phase begins and every few seconds, for logs. Rate and ETA count
+ * from the phase's start. Nothing here can fail a verb. */
 #include "client/ctl/show/show.h"
 
 #include "base/alloc.h"

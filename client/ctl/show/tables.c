@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON documents as tables. One renderer for all of them. An array of objects becomes a table with a column for each
- * key. An object becomes a list of its scalars, and then a section for each array or object in the object. Keys that
- * end in "bytes" or "_ms" are shown with units. Failure: PTC_EPEER for a document that is not JSON, PTC_ENOMEM. */
+/* Prints JSON documents as tables. One renderer for all of them. An array of objects becomes a table with a column for
+ * each key. An object becomes a list of its scalars, and then a section for each array or object in the object. Keys
+ * that end in "bytes" or "_ms" are shown with units. Failure: PTC_EPEER for a document that is not JSON, PTC_ENOMEM. */
 #include "client/ctl/show/show.h"
 
 #include "base/alloc.h"

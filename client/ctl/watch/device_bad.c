@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl device bad. */
+/* ptcctl device bad: an operator says that a device is bad, or well again. */
 #include "client/ctl/watch/watch.h"
 
 #include "base/limits.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl node forget. */
+/* ptcctl node forget: takes a node that is gone for good out of the list. */
 #include "client/ctl/watch/watch.h"
 
 static int run(struct ctl *c, struct ptc_error *err)

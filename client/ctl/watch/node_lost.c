@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl node lost. */
+/* ptcctl node lost: an operator says that a node is lost. */
 #include "client/ctl/watch/watch.h"
 
 static const struct ctl_option options[] = {

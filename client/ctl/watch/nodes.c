@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl nodes: prints the daemon's document. The table has the columns that a person looks for first. */
+/* ptcctl nodes: prints the list of nodes, its columns, and with --devices their devices. The table has the columns
+ * that a person looks for first. */
 #include "client/ctl/watch/watch.h"
 
 #include "base/check.h"

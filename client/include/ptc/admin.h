@@ -17,7 +17,7 @@
  * Returns: 0, or a negative code of <ptc/error.h>; then `err` has one line for a person. `err` may be NULL. A ret_
  * argument is set on success only. Every call can fail with PTC_EINVAL (a wrong argument; nothing changed), PTC_EPEER
  * (no daemon answers, or the connection broke), PTC_ETIMEOUT, PTC_EVERSION (the daemon speaks another version),
- * PTC_EPERM, PTC_ENOMEM, and with the code that the daemon answers. The library repeats no call.
+ * PTC_EPERM, PTC_ENOMEM, and with the code that the daemon answers. Only ptc_admin_read_ranges repeats a call.
  *
  * Threads: calls block. Several threads may use one handle at once; one thread at a time may use a stream or a reading.
  * Callbacks run in the thread of the call. A child after fork cannot use its parent's handle.
@@ -88,7 +88,7 @@ PTC_ADMIN_API int ptc_admin_job_delete(struct ptc_admin *a, const char *job, str
 PTC_ADMIN_API int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err);
 /* Declares a node that is down lost: switches no longer wait for it. undo: they do. Root only. PTC_ESTATE: it is up. */
 PTC_ADMIN_API int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct ptc_error *err);
-/* A node that is gone for good is listed no more. Root only. PTC_ESTATE: it is up, or a job is laid out on it. */
+/* Takes a node that is gone for good out of the list. Root only. PTC_ESTATE: it is up, or a job is laid out on it. */
 PTC_ADMIN_API int ptc_admin_node_forget(struct ptc_admin *a, const char *node, struct ptc_error *err);
 /* Marks a device bad: ranks that are started do not get it. undo: they may again. Root only. */
 PTC_ADMIN_API int ptc_admin_device_bad(struct ptc_admin *a, const char *node, uint32_t device, bool undo,

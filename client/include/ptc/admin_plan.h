@@ -113,13 +113,13 @@ struct ptc_admin_cluster {
 	uint32_t nodes_per_rack;   /* a tensor-parallel group stays in one rack; 0: there are no racks */
 	const bool *failed;        /* the node is gone, with its bytes */
 	const bool *drained;       /* the job leaves the node, which sends its bytes and gets none */
-	const bool *pinned;        /* the node goes on holding a part of the job */
+	const bool *pinned;        /* the plan gives the node at least one rank */
 };
 
 struct ptc_admin_moves;
-/* Plans the switch. Old ranks lie on devices in order, failed and drained ones included; new ranks lie where the fewest
- * bytes enter nodes. Both layouts are of one spec, or of specs with the same tensors. The plan is the one that daemons
- * make for these devices. Memory: about 200 bytes for each move. PTC_ENODEVICES: there are too few
+/* Plans the switch. Old ranks lie on devices in order, also on devices of failed and drained nodes; new ranks lie where
+ * the fewest bytes enter nodes. Both layouts are of one spec, or of specs with the same tensors. The plan is the one
+ * that daemons make for these devices. Memory: about 200 bytes for each move. PTC_ENODEVICES: there are too few
  * devices. PTC_ELOST: only failed nodes had some bytes; the line names tensor and nodes. PTC_ELAYOUT: the specs differ;
  * the line names the first tensor that does. */
 PTC_ADMIN_API int ptc_admin_moves_plan(struct ptc_admin_layout *from, struct ptc_admin_layout *to,

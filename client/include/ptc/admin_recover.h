@@ -15,7 +15,7 @@ struct ptc_admin_recover {
 	const char *const *nodes; /* NAME=ADDRESS: the whole set; the node that is asked is one of them */
 	size_t nnodes;
 	bool dry_run;     /* only say which commits would be taken */
-	bool old_is_gone; /* also if the nodes' former etcd still answers */
+	bool old_is_gone; /* go on even if the nodes' former etcd still answers */
 	bool rejoin; /* instead: the node that is asked joins a cluster that was recovered without it. nodes: none */
 	bool drop;   /* with rejoin: its bytes of jobs that the cluster does not know are dropped */
 };

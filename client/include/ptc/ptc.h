@@ -67,7 +67,7 @@ PTC_API const char *ptc_version(void);
 /* ---- generations ------------------------------------------------------------ */
 struct ptc_generation {
 	size_t size;
-	uint64_t generation, incarnation;
+	uint64_t generation, incarnation; /* incarnation: a random number, new at each start of the ranks */
 	uint64_t start_step; /* step of the snapshot that ptc_restore will give (see ptc_start_step), or 0 */
 	int32_t has_state;   /* 1: ptc_restore fills tensors; 0: keep your own initial values */
 	uint32_t rank, world, local_rank, local_world, node_rank, nodes;
@@ -126,7 +126,8 @@ PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc
 PTC_API int ptc_declared(ptc_client *c);
 /* Returns what the backward pass recomputes in layers of a kind: 0 nothing, 1 a part (selective), 2 all. kind: 0 for
  * the first kind of layers of the job's `model`, 1 for the second. By this call a program promises to recompute so. If
- * the configuration has `recompute`, ptcd refuses ranks that have not called this before ptc_declared, ptc_restore. */
+ * the configuration has `recompute`, ptcd refuses ranks that have not called this before ptc_declared or
+ * ptc_restore, whichever comes first. */
 PTC_API int ptc_recompute(ptc_client *c, uint32_t kind);
 /* As ptc_recompute, for `schedule`, the order of micro-batches. 0: the program's own; 1: 1F1B; 2: all forward first
  * (GPipe); 3: zero bubble (ZB1P). *ret_stages: how many stages each rank has (vpp); the program promises both. */
@@ -180,7 +181,7 @@ PTC_API int ptc_stop_later(ptc_client *c, const char *why);
 PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
- * declared memory as state any more, and call ptc_next. Takes tens of nanoseconds if no stop is pending; else blocks
+ * declared memory as state any more, and call ptc_next. Takes tens of nanoseconds while no stop is pending; else blocks
  * while the state is taken. The first boundary has the step of ptc_start_step. Each later one has the next step. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary

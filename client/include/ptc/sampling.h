@@ -22,10 +22,9 @@ struct ptc_sampling {
 	uint32_t dp;            /* data-parallel ranks */
 	int32_t sequential;     /* 1: no shuffling */
 	/* ptc_generation.config, whose "micro_steps=" gives faster replicas more of a step (docs/order.md, "Unequal
-	 * micro steps"). Borrowed. "": all ranks compute equally many. NULL, or a `size` that ends before this member:
-	 * the library compares dp and global_batch with the generation that ptc_next gave to this process. If they are
-	 * equal, it takes the configuration of that generation, and micro_batch must be equal, too. If they differ,
-	 * NULL means the same as "". */
+	 * micro steps"). Borrowed. "": all ranks compute equally many. NULL: the configuration of the generation that
+	 * ptc_next gave to this process, if dp and global_batch are those of this generation (then micro_batch must be
+	 * the generation's, too); else as "". A `size` that ends before this member: as NULL. */
 	const char *config;
 };
 /* The number of micro steps in a step, equal on every rank; 0: an argument is out of range. */

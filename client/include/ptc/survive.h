@@ -32,12 +32,13 @@ PTC_API int ptc_survive(ptc_client *c, int yes);
  * most 5 min. */
 PTC_API void ptc_leave(ptc_client *c);
 /* For a rank that has all gradients of its step, and waits before ptc_update_begin until all other ranks have theirs.
- * Such a program changes the state of a step on every rank or on none. Only the ranks that a lost node keeps waiting
- * do not know that all others are ready, and some of these may have begun. So ptcd says whether this rank has to end
- * its update, too, without the others.
- * gone 0: the rank still waits for the others; asks, in nanoseconds. gone 1: the others cannot be reached; waits until
- * it is decided, as ptc_leave does. 1: call ptc_update_begin, change the state, and come to the next boundary. 0: not,
- * or not yet; after gone 1, the memory is not wanted any more. */
+ * Such a program changes the state of a step on every rank or on none. When a node is lost, some ranks may have begun
+ * the update while others still wait for gradients. A waiting rank cannot know this. So ptcd says whether this rank has
+ * to end its update, too, without the others.
+ * gone 0: the rank still waits; the call only asks, and returns within nanoseconds. gone 1: the others cannot be
+ * reached; the call waits until it is decided, as ptc_leave does.
+ * Returns 1: call ptc_update_begin, change the state, and come to the next boundary. 0 after gone 0: not yet. 0 after
+ * gone 1: leave; ptcd does not want the memory any more. */
 PTC_API int ptc_update_alone(ptc_client *c, int gone);
 #ifdef __cplusplus
 }

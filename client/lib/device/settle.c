@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for devices, and marks.
+/* Waits until a device has done its work, and reads the marks of steps there.
  *
  * Without marks the whole device is waited for. cuCtxSynchronize does not return while a kernel hangs, for example in a
  * collective whose peer has gone; so a thread of our own makes the call, and is left behind if it takes too long. The

@@ -46,6 +46,9 @@ struct ptc_agent_env {
 	uint64_t device_copy_bytes;       /* of each device, for boxes that stay on it during a switch; 0: none */
 	uint64_t prefetch_bytes;          /* of the node, page-locked, for bytes read before a restore; 0: none */
 	const char *memory_json;          /* Stat's member "memory": an object; NULL: {} */
+	/* Bytes of ptc-fuse's backing files, and of the open ones among them, for the same member. false: there is no
+	 * ptc-fuse here. NULL: never. */
+	bool (*backing)(void *arg, uint64_t *ret_bytes, uint64_t *ret_open);
 	/* Gives a reference to the parsed spec with that hash. If the spec is not in memory, reads its blob from etcd.
 	 * spec_release gives the reference back. */
 	int (*spec_get)(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec, void **ret_ref,
@@ -67,6 +70,8 @@ struct ptc_agent_env {
 	 * first request of a job since the daemon's start, because a new store has noted no fence. NULL: 0.
 	 * PTC_ECANCELED: the daemon stops. */
 	int (*least_fence)(void *arg, const char *uuid, int64_t *ret_fence);
+	/* etcd's revision when this node's store came into the cluster. NULL: 0. Any thread. */
+	int64_t (*store_since)(void *arg);
 	/* Keeps what is committed of the job, durably, before tables of an earlier commit are dropped. NULL: nothing is
 	 * kept. */
 	int (*keep_committed)(void *arg, const char *uuid, struct ptc_error *err);

@@ -21,6 +21,7 @@
 #define PTC_AGENT_PLAN_MOVES     (1u << 16) /* of a plan kept with a geometry's shape: 11 MiB of work */
 #define PTC_AGENT_BEAT_MS        1000       /* how often a call about ranks says that it goes on */
 #define PTC_AGENT_NEAR           24         /* calls that wait until a near node has read; further ones send bytes */
+#define PTC_AGENT_NEAR_MS        2000       /* ... at most so long; then it reads without the table being kept for it */
 #define PTC_AGENT_RENDEZVOUS     16         /* calls that may wait for a key; further ones have to ask again */
 #define PTC_AGENT_RENDEZVOUS_MS  5000       /* the longest wait for a key */
 #define PTC_AGENT_RECONCILE_MS   45000 /* a request's wait for ranks that are being brought up; below its own limit */

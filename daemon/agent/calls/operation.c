@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests, replies, and whose turn it is. Happy path: a handler enters its job, works, leaves.
+/* Requests and replies of peer calls, and which operation of a job runs now. Happy path: a handler enters its job,
+ * works, leaves.
  *
  * Failure modes: a fence lower than one seen (PTC_EFENCED, checked before and after waiting), or, at the first request
  * of a job, lower than the lock's (PTC_EFENCED); the caller gone while waiting (PTC_ECANCELED). */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See task_pool.h. Without a thread to be had the caller runs the tasks itself. */
+/* See task_pool.h. If no thread can be started, the caller runs the tasks itself. */
 #include "daemon/agent/calls/task_pool.h"
 
 #include "base/check.h"

@@ -57,6 +57,17 @@ size_t ptc_wire_data_head(uint8_t *head, uint64_t payload)
 	return ptc_wire_near_head(head, (struct ptc_wire_near){ 0, 0 }, payload);
 }
 
+size_t ptc_wire_summed_head(uint8_t *head, uint64_t sum, uint64_t payload)
+{
+	size_t len = ptc_pb_added(head);
+
+	head[len++] = 1 << 3;
+	head[len++] = PTC_WIRE_VERSION;
+	head[len++] = 4 << 3;
+	len = put_varint(head, len, sum);
+	return ptc_wire_put_data_tag(head, len, payload);
+}
+
 size_t ptc_wire_near_head(uint8_t *head, struct ptc_wire_near near, uint64_t payload)
 {
 	size_t len = ptc_pb_added(head);
@@ -160,15 +171,8 @@ int ptc_wire_message_head(struct ptc_rpc_message *msg, uint8_t head[PTC_WIRE_HEA
 	return ptc_wire_head_read(&src, head, ret_head_len, ret_payload, err);
 }
 
-int ptc_wire_data_open(struct ptc_rpc_message *msg, uint64_t *ret_payload, struct ptc_error *err)
-{
-	struct ptc_wire_near near;
-
-	return ptc_wire_near_open(msg, &near, ret_payload, err);
-}
-
-int ptc_wire_near_open(struct ptc_rpc_message *msg, struct ptc_wire_near *ret_near, uint64_t *ret_payload,
-		       struct ptc_error *err)
+static int data_open(struct ptc_rpc_message *msg, struct ptc_wire_near *ret_near, uint64_t *ret_sum,
+		     uint64_t *ret_payload, struct ptc_error *err)
 {
 	uint8_t head[PTC_WIRE_HEAD_MAX];
 	Ptc__V1__Data *data;
@@ -183,8 +187,24 @@ int ptc_wire_near_open(struct ptc_rpc_message *msg, struct ptc_wire_near *ret_ne
 		return ptc_error_set(err, PTC_EPEER, "malformed data message: its head cannot be read");
 	version = data->version;
 	*ret_near = (struct ptc_wire_near){ data->near_spans, data->near_chunks };
+	*ret_sum = data->sum;
 	ptc__v1__data__free_unpacked(data, &ptc_pb_allocator);
 	return ptc_pb_version(version, err);
+}
+
+int ptc_wire_summed_open(struct ptc_rpc_message *msg, uint64_t *ret_sum, uint64_t *ret_payload, struct ptc_error *err)
+{
+	struct ptc_wire_near near;
+
+	return data_open(msg, &near, ret_sum, ret_payload, err);
+}
+
+int ptc_wire_near_open(struct ptc_rpc_message *msg, struct ptc_wire_near *ret_near, uint64_t *ret_payload,
+		       struct ptc_error *err)
+{
+	uint64_t sum;
+
+	return data_open(msg, ret_near, &sum, ret_payload, err);
 }
 
 int ptc_wire_decode(struct ptc_rpc_message *msg, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret,

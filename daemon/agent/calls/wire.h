@@ -40,8 +40,10 @@ int ptc_wire_head_read(struct ptc_wire_source *src, uint8_t head[PTC_WIRE_HEAD_M
 		       uint64_t *ret_payload, struct ptc_error *err);
 int ptc_wire_message_head(struct ptc_rpc_message *msg, uint8_t head[PTC_WIRE_HEAD_MAX], size_t *ret_head_len,
 			  uint64_t *ret_payload, struct ptc_error *err);
-/* Does the same for a Data message, and checks its version. */
-int ptc_wire_data_open(struct ptc_rpc_message *msg, uint64_t *ret_payload, struct ptc_error *err);
+/* Does the same for a Data message, and checks its version. *ret_sum: 0, or the sum (base/number/digest.h). */
+int ptc_wire_summed_open(struct ptc_rpc_message *msg, uint64_t *ret_sum, uint64_t *ret_payload, struct ptc_error *err);
+/* As ptc_wire_data_head, for a message with a sum; the head has at most 32 bytes. */
+size_t ptc_wire_summed_head(uint8_t *head, uint64_t sum, uint64_t payload);
 /* The counts of places in a Data message of Fetch; both 0: its payload is bytes (transfer/near_message.h). */
 struct ptc_wire_near {
 	uint32_t spans, chunks;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Capture: a snapshot from ranks that wait at a boundary. Happy path, in this order:
+/* Capture: takes a snapshot of ranks that wait at a boundary. Happy path, in this order:
  * - memory is reserved for what this node holds under the generation;
  * - a few threads copy the memory of ranks into extents (capture_fill.c): here each byte is copied once;
  * - ranks that waited only for the copy go on, and the threads digest the extents;
@@ -348,7 +348,10 @@ static int scratch_make(struct ptc_capture *c, struct ptc_error *err)
 		return 0;
 	c->wait = (struct ptc_wait){ .cancelled = capture_stopped, .arg = c };
 	rc = ptc_copying_open(&c->copying, &c->group.v[0], tables,
-			      any_max(&c->sources) ? (size_t)c->nscratch * PTC_CAPTURE_MAX_BYTES : 0, &c->wait, err);
+			      any_max(&c->sources) || c->req->list_differing
+				      ? (size_t)c->nscratch * PTC_CAPTURE_MAX_BYTES
+				      : 0,
+			      &c->wait, err);
 	for (unsigned i = 0; !rc && i < c->nscratch; i++) {
 		if (c->copying.room)
 			c->scratch[i].buffer = c->copying.room + (size_t)i * PTC_CAPTURE_MAX_BYTES;
@@ -691,6 +694,7 @@ int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_erro
 	ptc_parts_done(&c.remote);
 	ptc_reduce_done(&c.reduce);
 	ptc_free(c.order);
+	ptc_free(c.differing.v);
 	ptc_free(c.extents);
 	ptc_free(c.exposed_extents);
 	ptc_free(c.digests);

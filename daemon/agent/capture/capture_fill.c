@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An extent of a snapshot, from the memory of ranks that wait. Happy path: the extent is filled slice by slice,
- * straight from the memory of the lowest rank that has the slice. Each slice is compared with the other ranks here that
- * hold it, and digested while it is in the caches. If a rule says which replicas count, and one of these is here,
- * others are not compared. If a rule says that the greatest value counts, the greatest value of all ranks here is
- * taken.
+/* Fills an extent of a snapshot from the memory of ranks that wait, and compares replicas on one node. Happy path: the
+ * extent is filled slice by slice, straight from the memory of the lowest rank that has the slice. Each slice is
+ * compared with the other ranks here that hold it, and digested while it is in the caches. If a rule says which
+ * replicas count, and one of these is here, others are not compared. If a rule says that the greatest value counts,
+ * the greatest value of all ranks here is taken.
  *
  * Failure modes: replicas differ (PTC_EDIGEST naming tensor and ranks, unless they are to be listed); a rank dies
  * meanwhile (the error of reading its memory); memory. */
@@ -12,7 +12,9 @@
 #include "daemon/store/store_read.h"
 #include "daemon/agent/tables/node_digest.h"
 
+#include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/digest.h"
 #include "base/sys/fault.h"
 #include "base/number/search.h"
 #include "reshard/values/max.h"
@@ -57,22 +59,125 @@ static size_t first_source(const struct ptc_slot_sources *s, uint32_t item)
 	return PTC_SEARCH(struct ptc_slot_source, item, s->v, s->n, item);
 }
 
-static void list_differing(const struct fill *f)
+/* ---- replicas that differ, for a request that lists them ---- */
+
+struct their_digest {
+	const struct fill *f;
+	int64_t total; /* bytes of the tensor */
+	uint64_t sum;
+};
+
+static int their_flush(struct their_digest *d, struct ptc_error *err)
 {
-	struct ptc_capture *c = f->c;
-	bool known = false;
+	struct ptc_capture_scratch *h = d->f->scratch;
+	int rc = ptc_iov_batch_flush(&h->iov_batch, err);
+
+	for (size_t i = 0; !rc && i < h->nparts; i++)
+		d->sum ^= ptc_digest_shift(ptc_digest_run(h->buffer + h->parts[i].off, h->parts[i].len),
+					   (uint64_t)(d->total - h->parts[i].at - (int64_t)h->parts[i].len));
+	h->nparts = h->used = 0;
+	return rc;
+}
+
+/* off: in the tensor. */
+static int their_run(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err)
+{
+	struct their_digest *d = arg;
+	struct ptc_capture_scratch *h = d->f->scratch;
+	int rc = 0;
+
+	while (!rc && len > 0) {
+		size_t now = (size_t)PTC_MIN(len, (int64_t)(PTC_CAPTURE_MAX_BYTES - h->used));
+		struct iovec to = { h->buffer + h->used, now };
+
+		rc = ptc_iov_batch_add(&h->iov_batch, address, &to, 1, 0, (int64_t)now, err);
+		h->parts[h->nparts++] = (struct ptc_capture_part){ h->used, now, NULL, off };
+		h->used += now;
+		address += now;
+		off += (int64_t)now;
+		len -= (int64_t)now;
+		if (!rc && (h->nparts == PTC_CAPTURE_MAX_PARTS || h->used == PTC_CAPTURE_MAX_BYTES))
+			rc = their_flush(d, err);
+	}
+	return rc;
+}
+
+/* By what the digests of the rank's bytes and of ours differ. A digest of a box is the XOR of those of its parts. */
+static int difference(const struct fill *f, const struct ptc_box *part, uint64_t *ret, struct ptc_error *err)
+{
+	struct their_digest d = { .f = f };
+	struct ptc_box whole = { 0 };
+	int64_t shape[PTC_MAX_DIMS];
+	uint64_t ours = 0;
+	uint32_t ndim;
+	int rc = ptc_geometry_shape(f->c->g, f->box->item, &ndim, shape, err);
+
+	whole.ndim = rc ? 0 : ndim;
+	for (uint32_t k = 0; k < whole.ndim; k++)
+		whole.ext[k] = shape[k];
+	d.total = rc ? 0 : ptc_box_volume(&whole);
+	f->scratch->iov_batch.way = PTC_COPY_READ;
+	f->scratch->nparts = f->scratch->used = 0;
+	if (!rc)
+		rc = ptc_strided_runs(&f->source->at, &whole, part, their_run, &d, err);
+	if (!rc)
+		rc = their_flush(&d, err);
+	if (!rc)
+		rc = ptc_table_digest_extent(f->table, f->extent, part, ndim, shape, &ours, err);
+	*ret = ours ^ d.sum;
+	return rc;
+}
+
+static int note_difference(struct ptc_capture *c, uint32_t rank, uint32_t item, uint32_t need, uint64_t difference,
+			   struct ptc_error *err)
+{
+	Ptc__V1__Differing *d = NULL;
+	size_t n = 0;
+	int rc = 0;
 
 	pthread_mutex_lock(&c->differing.lock);
-	for (size_t i = 0; i < c->differing.n; i++)
-		known |= c->differing.v[i].rank == rank_of(f, f->source) && c->differing.v[i].item == f->box->item;
-	if (!known && c->differing.n < PTC_CAPTURE_DIFFERING) {
-		Ptc__V1__Differing *d = &c->differing.v[c->differing.n++];
-
-		ptc__v1__differing__init(d);
-		d->rank = rank_of(f, f->source);
-		d->item = f->box->item;
+	for (size_t i = 0; i < c->differing.n; i++) {
+		n += c->differing.v[i].rank == rank;
+		if (c->differing.v[i].rank == rank && c->differing.v[i].need == need)
+			d = &c->differing.v[i];
+		else if (n == PTC_CAPTURE_DIFFERING && c->differing.v[i].rank == rank)
+			c->differing.v[i].more = true;
 	}
+	if (!d && n < PTC_CAPTURE_DIFFERING) {
+		if (PTC_ROOM(c->differing.v, c->differing.n + 1, c->differing.cap)) {
+			d = &c->differing.v[c->differing.n++];
+			ptc__v1__differing__init(d);
+			d->rank = rank;
+			d->item = item;
+			d->need = need;
+		} else {
+			rc = ptc_nomem(err);
+		}
+	}
+	if (d)
+		d->difference ^= difference;
 	pthread_mutex_unlock(&c->differing.lock);
+	return rc;
+}
+
+/* The part of the source that is not as ours. */
+static int list_differing(const struct fill *f, const struct ptc_box *part, struct ptc_error *err)
+{
+	const struct ptc_needs *needs = f->c->needs;
+	struct ptc_box cut;
+	uint64_t by;
+	int rc = 0;
+
+	if (f->table != f->c->table) /* parts that other nodes merge have no replicas */
+		return 0;
+	for (size_t i = 0; !rc && i < needs->n; i++) {
+		if (needs->v[i].item != f->box->item || !ptc_box_intersect(&needs->v[i].box, part, &cut))
+			continue;
+		rc = difference(f, &cut, &by, err);
+		if (!rc)
+			rc = note_difference(f->c, rank_of(f, f->source), f->box->item, (uint32_t)i, by, err);
+	}
+	return rc;
 }
 
 /* The source of the bytes of part: the first that has any of it. */
@@ -82,10 +187,8 @@ static int differ(const struct fill *f, const struct ptc_box *part, struct ptc_e
 	char name[PTC_TENSOR_NAME_MAX + 1];
 	struct ptc_box common;
 
-	if (f->c->req->list_differing) {
-		list_differing(f);
-		return 0;
-	}
+	if (f->c->req->list_differing)
+		return list_differing(f, part, err);
 	while (first < f->source && !ptc_box_intersect(&first->at.box, part, &common))
 		first++;
 	return ptc_error_set(
@@ -134,7 +237,7 @@ static int max_run(void *arg, uint64_t address, int64_t off, int64_t len, struct
 			int rc = ptc_iov_batch_add(&h->iov_batch, address, &to, 1, 0, (int64_t)now, err);
 
 			h->parts[h->nparts++] =
-				(struct ptc_capture_part){ h->used, now, (uint8_t *)f->spans[i].iov_base + off };
+				(struct ptc_capture_part){ h->used, now, (uint8_t *)f->spans[i].iov_base + off, 0 };
 			h->used += now;
 			address += now;
 			off += (int64_t)now;

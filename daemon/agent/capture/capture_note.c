@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A note about a capture, for a request that comes again. Happy path: the note in the store says for which request the
- * snapshot's table was made, and has the ranks' rank state. So the answer can be given again after the ranks went on,
- * also by a daemon that was started anew. The note is written before the seal, so a sealed table always has one.
+/* Keeps a note about a capture, for a request that comes again. Happy path: the note in the store says for which
+ * request the snapshot's table was made, and has the ranks' rank state. So the answer can be given again after the
+ * ranks went on, also by a daemon that was started anew. The note is written before the seal, so a sealed table always
+ * has one.
  *
  * Failure modes: no note, or one of another request (PTC_ENOTFOUND); the store's; memory. */
 #include "daemon/agent/capture/internal.h"
 #include "daemon/store/store.h"
 
 #include "base/alloc.h"
+#include "base/cleanup.h"
 
 #include <string.h>
 
@@ -25,11 +27,13 @@ static void note_head(const struct ptc_capture *c, uint64_t head[4])
 int ptc_captured_add_differing(struct ptc_capture *c, struct ptc_error *err)
 {
 	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
-	Ptc__V1__Differing *list[PTC_CAPTURE_DIFFERING];
+	ptc_auto_free Ptc__V1__Differing **list = ptc_calloc(c->differing.n + 1, sizeof *list);
 	void *data = NULL, *both;
 	size_t len = 0;
 	int rc;
 
+	if (!list)
+		return ptc_nomem(err);
 	if (!c->differing.n)
 		return 0;
 	for (size_t i = 0; i < c->differing.n; i++)

@@ -18,11 +18,12 @@
 /* Bytes that are filled at once, and then digested from the processor's cache. Each slice costs a message to the copier
  * and its answer. */
 #define PTC_CAPTURE_SLICE     (4 << 20)
-#define PTC_CAPTURE_DIFFERING 64 /* replicas that are listed as different, at most */
+#define PTC_CAPTURE_DIFFERING 32 /* boxes of a rank that are listed as different, at most */
 
 struct ptc_capture_part {
 	size_t off, len;
 	uint8_t *ours;
+	int64_t at; /* of its first byte in the tensor, for digests */
 };
 
 /* Scratch of one thread: bytes of a replica, and the parts for which the greater of our element and the replica's
@@ -75,8 +76,8 @@ struct ptc_capture {
 	size_t ranks_len;
 	struct {
 		pthread_mutex_t lock;
-		Ptc__V1__Differing v[PTC_CAPTURE_DIFFERING];
-		size_t n;
+		Ptc__V1__Differing *v;
+		size_t n, cap;
 	} differing; /* of a request that wants a list */
 };
 

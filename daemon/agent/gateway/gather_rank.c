@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/limits.h"
+#include "base/number/digest.h"
 
 #include <string.h>
 
@@ -55,25 +56,44 @@ static int rank_local(struct ptc_agent *agent, const struct ptc_geometry *g, con
 	return rc;
 }
 
-static int rank_remote(struct ptc_rpc_stream *stream, uint64_t left, ptc_sink_fn sink, void *arg, struct ptc_error *err)
+/* The bytes of one message. Their sum is known when the last of them have been passed on; then the read fails. */
+static int rank_message(struct ptc_rpc_message *msg, const struct ptc_rank_asked *asked, uint64_t left,
+			ptc_sink_fn sink, void *arg, uint64_t *ret_len, struct ptc_error *err)
+{
+	const void *span;
+	uint64_t said, sum = ptc_rank_sum_begin(asked), payload;
+	size_t n;
+	int rc = ptc_wire_summed_open(msg, &said, &payload, err);
+
+	if (!rc && (payload > left || payload > PTC_BULK_MESSAGE_MAX))
+		rc = ptc_error_set(err, PTC_EPEER, "sent more bytes than were asked for");
+	while (!rc && (n = ptc_rpc_message_next(msg, &span))) {
+		sum = ptc_rank_sum_add(sum, span, n);
+		rc = sink(arg, span, n, err);
+	}
+	if (!rc && said && said != sum)
+		rc = ptc_error_set(err, PTC_EPEER, "bytes of rank %llu changed on the way here: ask again",
+				   (unsigned long long)asked->rank);
+	if (rc == 0)
+		*ret_len = payload;
+	return rc;
+}
+
+static int rank_remote(struct ptc_rpc_stream *stream, struct ptc_rank_asked *asked, uint64_t left, ptc_sink_fn sink,
+		       void *arg, struct ptc_error *err)
 {
 	struct ptc_rpc_message *msg;
 	int rc;
 
 	while (!(rc = ptc_rpc_stream_recv(stream, &msg, err)) && msg) {
-		const void *span;
-		uint64_t payload;
-		size_t n;
+		uint64_t len;
 
-		rc = ptc_wire_data_open(msg, &payload, err);
-		if (!rc && (payload > left || payload > PTC_BULK_MESSAGE_MAX))
-			rc = ptc_error_set(err, PTC_EPEER, "sent more bytes than were asked for");
-		while (!rc && (n = ptc_rpc_message_next(msg, &span)))
-			rc = sink(arg, span, n, err);
+		rc = rank_message(msg, asked, left, sink, arg, &len, err);
 		ptc_rpc_message_done(msg);
 		if (rc)
 			return rc;
-		left -= payload;
+		left -= len;
+		asked->offset += len;
 	}
 	if (rc == 0)
 		rc = ptc_rpc_stream_finish(stream, err);
@@ -104,6 +124,8 @@ static int rank_from_node(struct ptc_agent *agent, const struct ptc_geometry *g,
 	Ptc__V1__FetchRankRequest req = PTC__V1__FETCH_RANK_REQUEST__INIT;
 	Ptc__V1__SwitchInfo plain = *info;
 	struct ptc_rpc_stream *stream = NULL;
+	struct ptc_rank_asked asked = { info->from->number, info->from->snapshot, range->rank, range->item,
+					range->offset };
 	const uint32_t node = g->allocation.ranks[range->rank].node;
 	int rc;
 
@@ -119,7 +141,7 @@ static int rank_from_node(struct ptc_agent *agent, const struct ptc_geometry *g,
 	if (rc == 0)
 		rc = ptc_peer_ask(stream, &req.base, err);
 	if (rc == 0)
-		rc = rank_remote(stream, end - range->offset, count_sink, to, err);
+		rc = rank_remote(stream, &asked, end - range->offset, count_sink, to, err);
 	ptc_rpc_stream_free(stream);
 	return rc;
 }

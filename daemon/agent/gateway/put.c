@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Put: boxes of an import pushed by a gateway. Happy path: each message's box
- * goes from the socket through a ticketed buffer into the reserved extents.
+/* Put: takes boxes of an import, which the node that the client called (the gateway) sends. Happy path: each message's
+ * box goes from the socket through a buffer, for which a ticket (calls/ticket.h) was taken, into the reserved extents.
  *
  * Failure modes: no such import open here, or it is being committed
  * (PTC_ESTATE), numbers that do not fit or a payload that is not the box's

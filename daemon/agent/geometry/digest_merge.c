@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging every node's digests into one per item. Happy path: each node's digests come by position among its boxes. A
- * window of items after the other, the boxes of all nodes follow from the geometry. Equal boxes of several nodes must
- * agree; of each item, boxes that are pairwise disjoint and add up to the whole are XORed. The next window has as many
- * items as fit by what this one had for each; one that turns out to have more boxes than the bound is halved. So the
- * memory does not grow with the number of items, but for 16 bytes for each digest.
+/* Merges every node's digests into one per item, and says where replicas differ. Happy path: each node's digests come
+ * by position among its boxes. A window of items after the other, the boxes of all nodes follow from the geometry.
+ * Equal boxes of several nodes must agree; of each item, boxes that are pairwise disjoint and add up to the whole are
+ * XORed. The next window has as many items as fit by what this one had for each; one that turns out to have more boxes
+ * than the bound is halved. So the memory does not grow with the number of items, but for 16 bytes for each digest.
  *
  * Failure modes: replicas that differ or an item that is not what was expected (PTC_EDIGEST naming tensor and nodes), a
  * node or box that did not report (PTC_ESTATE), positions out of range or given twice (PTC_EPEER), memory. */
@@ -41,7 +41,7 @@ struct ptc_digests {
 };
 
 struct entry {
-	uint32_t item, node;
+	uint32_t item, node, number; /* number: of the box, among the node's */
 	const struct ptc_box *box;
 	uint64_t digest;
 };
@@ -242,7 +242,7 @@ static int window_fill(struct window *w, const struct ptc_digests *d, struct ptc
 	for (uint32_t n = 0; n < d->g->nnodes; k = w->ends[n++])
 		for (size_t i = k; i < w->ends[n] && !d->nodes[n].left_out; i++) {
 			const struct ptc_need *need = &w->boxes.v[i];
-			struct entry e = { need->item, n, &need->box, 0 };
+			struct entry e = { need->item, n, d->nodes[n].seen, &need->box, 0 };
 
 			rc = said_of(d, n, need, &e.digest, err);
 			if (rc)
@@ -428,8 +428,7 @@ int ptc_digests_compare(struct ptc_digests *d, const uint64_t *expected, const u
 struct grouping {
 	ptc_replicas_fn fn;
 	void *arg;
-	uint32_t *nodes;
-	uint64_t *digests;
+	struct ptc_replica_said *v;
 };
 
 static int group_item(void *arg, uint32_t item, struct entry *v, size_t n, bool *chosen, struct ptc_error *err)
@@ -440,11 +439,10 @@ static int group_item(void *arg, uint32_t item, struct entry *v, size_t n, bool 
 
 	(void)chosen;
 	for (size_t i = 0; !rc && i < n; i++) {
-		g->nodes[k] = v[i].node;
-		g->digests[k++] = v[i].digest;
+		g->v[k++] = (struct ptc_replica_said){ v[i].node, v[i].number, v[i].digest };
 		if (i + 1 < n && ptc_box_equal(v[i].box, v[i + 1].box))
 			continue;
-		rc = g->fn(g->arg, item, v[i].box, g->nodes, g->digests, k, err);
+		rc = g->fn(g->arg, item, v[i].box, g->v, k, err);
 		k = 0;
 	}
 	return rc;
@@ -452,11 +450,9 @@ static int group_item(void *arg, uint32_t item, struct entry *v, size_t n, bool 
 
 int ptc_digests_replicas(struct ptc_digests *d, ptc_replicas_fn fn, void *arg, struct ptc_error *err)
 {
-	struct grouping g = { fn, arg, ptc_reallocarray(NULL, d->g->nnodes, sizeof *g.nodes),
-			      ptc_reallocarray(NULL, d->g->nnodes, sizeof *g.digests) };
-	int rc = g.nodes && g.digests ? each_item(d, group_item, &g, err) : ptc_nomem(err);
+	struct grouping g = { fn, arg, ptc_reallocarray(NULL, d->g->nnodes, sizeof *g.v) };
+	int rc = g.v ? each_item(d, group_item, &g, err) : ptc_nomem(err);
 
-	ptc_free(g.nodes);
-	ptc_free(g.digests);
+	ptc_free(g.v);
 	return rc;
 }

@@ -23,9 +23,13 @@ int ptc_digests_merge(struct ptc_digests *d, const uint64_t *expected, uint64_t 
  * for each item; *ret_missing counts the items that were left out and have their bit set. */
 int ptc_digests_compare(struct ptc_digests *d, const uint64_t *expected, const uint8_t *items, size_t *ret_missing,
 			struct ptc_error *err);
-/* Calls fn for each box that nodes hold, with the nodes that hold it and what they said of it, in the order of nodes. A
- * status that fn returns ends the walk. Replicas may differ. */
-typedef int (*ptc_replicas_fn)(void *arg, uint32_t item, const struct ptc_box *box, const uint32_t *nodes,
-			       const uint64_t *digests, size_t n, struct ptc_error *err);
+/* Calls fn for each box that nodes hold, with what each of these nodes said of it, in the order of nodes. A status that
+ * fn returns ends the walk. Replicas may differ. */
+struct ptc_replica_said {
+	uint32_t node, box; /* box: its number among those of the node */
+	uint64_t digest;
+};
+typedef int (*ptc_replicas_fn)(void *arg, uint32_t item, const struct ptc_box *box, const struct ptc_replica_said *v,
+			       size_t n, struct ptc_error *err);
 int ptc_digests_replicas(struct ptc_digests *d, ptc_replicas_fn fn, void *arg, struct ptc_error *err);
 struct ptc_digests *ptc_digests_free(struct ptc_digests *d);

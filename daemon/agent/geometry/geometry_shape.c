@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shapes (geometry_shape.h), and the cache of them. Happy path: the key is the message without its numbers, and without
- * members that do not affect where tensors lie. The first caller who needs a derived value makes it, under the shape's
- * lock. Failure modes: memory; a value that could not be made is tried again by the next caller. */
+/* Works out the shape of a switch once, and keeps it in a cache. Happy path: the key is the message without its
+ * numbers, and without members that do not affect where tensors lie. The first caller who needs a derived value
+ * makes it, under the shape's lock. Failure modes: memory; a value that could not be made is tried again by the
+ * next caller. */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/agent/geometry/geometry_shape.h"
 #include "proto/pb.h"

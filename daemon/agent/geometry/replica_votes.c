@@ -29,9 +29,9 @@ static const struct ptc_replica_vote *lowest(const struct ptc_replica_vote *v, s
 
 static bool right_digest(const struct ptc_replica_vote *v, size_t n, bool primary, uint64_t *ret)
 {
-	if (primary) { /* the lowest rank of a node has the node's digest */
+	if (primary) {
 		*ret = lowest(v, n)->digest;
-		return true;
+		return !lowest(v, n)->unknown;
 	}
 	for (size_t i = 0; i < n; i++) {
 		if (v[i].unknown || votes_for(v, n, v[i].digest) * 2 <= n)
@@ -52,7 +52,7 @@ bool ptc_replica_votes(struct ptc_replica_vote *v, size_t n, bool primary, size_
 	if (!right_digest(v, n, primary, &right))
 		return false;
 	for (size_t i = 0; i < n; i++) {
-		v[i].odd = v[i].unknown == (v[i].digest == right);
+		v[i].odd = !v[i].unknown && v[i].digest != right;
 		*ret_nodd += v[i].odd;
 	}
 	return true;
@@ -70,12 +70,22 @@ struct search {
 	size_t nodd;
 };
 
-static bool is_listed(const struct search *s, uint32_t rank, uint32_t item)
+/* The vote of a rank whose node has said `digest` of its box number need. */
+static struct ptc_replica_vote vote(const struct search *s, uint32_t rank, uint32_t need, uint64_t digest)
 {
-	for (size_t i = 0; i < s->nlisted; i++)
-		if (s->listed[i].rank == rank && s->listed[i].item == item)
-			return true;
-	return false;
+	struct ptc_replica_vote v = { .rank = rank, .digest = digest };
+
+	for (size_t i = 0; i < s->nlisted; i++) {
+		const struct ptc_differing *d = &s->listed[i];
+
+		if (d->rank == rank && d->need == need) {
+			v.digest ^= d->difference;
+			v.unknown = false;
+			return v;
+		}
+		v.unknown |= d->rank == rank && d->more;
+	}
+	return v;
 }
 
 /* Boxes of nodes are cut so that a rank holds all of one, or nothing. */
@@ -94,10 +104,10 @@ static int holds(const struct search *s, uint32_t rank, uint32_t item, const str
 }
 
 /* Whether all ranks may have the same bytes of the box. */
-static bool agree(const struct search *s, uint32_t item, const uint64_t *digests, size_t n)
+static bool agree(const struct search *s, uint32_t item, const struct ptc_replica_said *v, size_t n)
 {
 	for (size_t i = 1; i < n; i++)
-		if (digests[i] != digests[0])
+		if (v[i].digest != v[0].digest)
 			return false;
 	for (size_t i = 0; i < s->nlisted; i++)
 		if (s->listed[i].item == item)
@@ -117,8 +127,8 @@ static void note_odd(struct search *s, uint32_t item, size_t nvotes, size_t nodd
 	}
 }
 
-static int group(void *arg, uint32_t item, const struct ptc_box *box, const uint32_t *nodes, const uint64_t *digests,
-		 size_t n, struct ptc_error *err)
+static int group(void *arg, uint32_t item, const struct ptc_box *box, const struct ptc_replica_said *v, size_t n,
+		 struct ptc_error *err)
 {
 	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
 	struct search *s = arg;
@@ -126,18 +136,16 @@ static int group(void *arg, uint32_t item, const struct ptc_box *box, const uint
 	size_t nvotes = 0, nodd;
 	int rc = 0;
 
-	if (agree(s, item, digests, n))
+	if (agree(s, item, v, n))
 		return 0;
 	for (size_t i = 0; i < n; i++)
 		for (uint32_t rank = 0; !rc && rank < at->world; rank++) {
 			bool has = false;
 
-			if (at->ranks[rank].node == nodes[i])
+			if (at->ranks[rank].node == v[i].node)
 				rc = holds(s, rank, item, box, &has, err);
 			if (has)
-				s->votes[nvotes++] = (struct ptc_replica_vote){ .rank = rank,
-										.unknown = is_listed(s, rank, item),
-										.digest = digests[i] };
+				s->votes[nvotes++] = vote(s, rank, v[i].box, v[i].digest);
 		}
 	if (rc || !nvotes)
 		return rc;

@@ -3,27 +3,29 @@
  * (docs/job.md). At the controller. Failure modes are stated with each function. No threads.
  *
  * A group is the ranks that hold one box of an item. A rank's vote is the digest of its bytes. The digest of some ranks
- * is not known: their node has said only that their bytes differ from those of the lowest rank there. */
+ * may not be known, if too much of what they have differs to be listed. */
 #pragma once
 
 #include "daemon/agent/geometry/digest_merge.h"
 
 struct ptc_replica_vote {
 	uint32_t rank;
-	bool unknown; /* the rank's bytes are not those of `digest` */
+	bool unknown; /* it has no vote */
 	uint64_t digest;
 	bool odd; /* set by ptc_replica_votes: the rank's bytes are not the right ones */
 };
 
 /* Finds the right digest of a group of n > 0 ranks, and marks the ranks that are odd. The right digest is the one that
  * more than half of the ranks have. With `primary` it is that of the group's lowest rank, however many have it. True:
- * there is one, and *ret_nodd ranks are odd. False: no rank is marked. A rank whose own digest is not known is odd if
- * its node's digest is the right one. Otherwise nobody can say, and it is not marked. */
+ * there is one, and *ret_nodd ranks are odd. False: no rank is marked. Nor is one whose digest is not known. */
 bool ptc_replica_votes(struct ptc_replica_vote *v, size_t n, bool primary, size_t *ret_nodd);
 
-/* A rank whose bytes of an item are not those of the lowest rank of its node that holds them, as its node has said. */
+/* A rank whose bytes of one of its node's boxes (`need`, by number) are not those of the lowest rank there that holds
+ * them, as its node has said: its digest is that one XOR `difference`. more: other boxes may differ, too. */
 struct ptc_differing {
-	uint32_t rank, item;
+	uint32_t rank, item, need;
+	uint64_t difference;
+	bool more;
 };
 struct ptc_odd_rank {
 	uint32_t rank;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Healing the known damaged blocks of a job. Happy path and failure modes: heal.h. */
+/* Heals the known damaged blocks of a job, and says when the agent is busy with a switch (ptc_agent_busy). Happy path
+ * and failure modes: heal.h. */
 #include "daemon/agent/healing/heal.h"
 
 #include "daemon/agent/calls/agent_state.h"

@@ -46,4 +46,9 @@ struct ptc_near_file *ptc_near_file_get(struct ptc_near *near, const char *node,
 /* stale: the node did not take the file, or its bytes were wrong, so it is not given again. */
 void ptc_near_file_put(struct ptc_near *near, struct ptc_near_file *file, bool stale);
 
+/* The path of a near node's socket of direct reads. False: it is not near. It is asked if that is not known, so this
+ * may wait for it. near may be NULL. */
+#define PTC_NEAR_SOCKET_BYTES 108 /* of a sockaddr_un's path */
+bool ptc_near_socket(struct ptc_near *near, const char *node, const char *address, char ret[PTC_NEAR_SOCKET_BYTES]);
+
 int ptc_agent_on_near(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);

@@ -7,9 +7,11 @@
 
 #include <sys/un.h>
 
+_Static_assert(sizeof(((struct sockaddr_un *)NULL)->sun_path) == PTC_NEAR_SOCKET_BYTES, "a whole path");
+
 #define NEAR_ASK_MS       2000
 #define NEAR_MACHINE_MAX  64
-#define NEAR_SOCKET_BYTES sizeof(((struct sockaddr_un *)NULL)->sun_path)
+#define NEAR_SOCKET_BYTES PTC_NEAR_SOCKET_BYTES
 
 /* This machine's identity, anew at each boot. */
 int ptc_near_machine(char machine[NEAR_MACHINE_MAX], struct ptc_error *err);

@@ -196,7 +196,7 @@ static void note_locked(struct peer *p, const char *socket, int rc, const struct
 	p->failed = true;
 }
 
-/* Without the lock. socket: what is known, and what is known then. */
+/* Without the lock. socket: what is known, and what is known then. table NULL: no file is asked for. */
 static int ask(const struct ptc_near *near, const char *node, const char *address, const struct ptc_table_key *table,
 	       char socket[NEAR_SOCKET_BYTES], struct ptc_near_file *ret_file, struct ptc_error *err)
 {
@@ -208,7 +208,7 @@ static int ask(const struct ptc_near *near, const char *node, const char *addres
 		if (rc == 0)
 			rc = ptc_near_ask_machine(channel, near->machine, socket, err);
 	}
-	return rc || !*socket ? rc : ptc_near_ask_file(socket, table, ret_file, err);
+	return rc || !*socket || !table ? rc : ptc_near_ask_file(socket, table, ret_file, err);
 }
 
 static struct entry *ask_locked(struct ptc_near *near, struct peer *p, const char *address,
@@ -226,10 +226,10 @@ static struct entry *ask_locked(struct ptc_near *near, struct peer *p, const cha
 	pthread_mutex_lock(&near->lock);
 	p->asking = false;
 	pthread_cond_broadcast(&near->answered);
-	if (!rc && file.fd >= 0) {
-		p->failed = false;
+	if (!rc && *socket && (!table || file.fd >= 0)) {
+		p->failed = p->failed && !table;
 		strcpy(p->socket, socket);
-		return keep_locked(near, p, table->uuid, &file);
+		return table ? keep_locked(near, p, table->uuid, &file) : NULL;
 	}
 	note_locked(p, socket, rc, &err);
 	return NULL;
@@ -251,6 +251,25 @@ struct ptc_near_file *ptc_near_file_get(struct ptc_near *near, const char *node,
 		e = ask_locked(near, p, address, table);
 	pthread_mutex_unlock(&near->lock);
 	return e ? &e->file : NULL;
+}
+
+bool ptc_near_socket(struct ptc_near *near, const char *node, const char *address, char ret[PTC_NEAR_SOCKET_BYTES])
+{
+	struct peer *p;
+
+	if (!near)
+		return false;
+	*ret = '\0';
+	pthread_mutex_lock(&near->lock);
+	p = peer_locked(near, node);
+	while (p && p->asking)
+		pthread_cond_wait(&near->answered, &near->lock);
+	if (p && !*p->socket && ptc_sys_now_ns() >= p->not_before_ns)
+		ask_locked(near, p, address, NULL);
+	if (p)
+		strcpy(ret, p->socket);
+	pthread_mutex_unlock(&near->lock);
+	return *ret;
 }
 
 void ptc_near_file_put(struct ptc_near *near, struct ptc_near_file *file, bool stale)

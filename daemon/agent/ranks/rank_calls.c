@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The peer calls about ranks of this node: thin layers over ptc_workers. Calls that change something are ordered like
- * all other calls of a job, and a later one ends the wait of an earlier one. Calls that wait long are streams that send
- * an empty message about every second: so neither side needs a deadline, and dropping the call ends the wait.
+/* The peer calls that start, stop and ask ranks of this node: thin layers over ptc_workers. Calls that change
+ * something are ordered like all other calls of a job, and a later one ends the wait of an earlier one. Calls that
+ * wait long are streams that send an empty message about every second: so neither side needs a deadline, and dropping
+ * the call ends the wait.
  *
  * Failure modes: no ranks run here (PTC_ESTATE), whatever ptc_workers says. */
 #include "daemon/agent/calls/wire.h"
@@ -247,6 +248,16 @@ void ptc_rank_cost_tell(struct ptc_agent *agent, const struct ptc_group_start *s
 		ptc_warn("agent", "job=%s what samples cost is not told to its ranks: %s", s->desc.job, err.text);
 }
 
+/* Whether the controller says, or has to assume, that these ranks were built here before. The notes of a store that has
+ * come since the switch began were in another one, and a controller that has resumed the switch has asked nobody. */
+static bool were_built(const struct live *l)
+{
+	const struct ptc_agent_env *env = &l->agent->env;
+	int64_t since = env->store_since ? env->store_since(env->arg) : 0;
+
+	return l->req->built || (l->req->resumed > 0 && since > l->req->resumed);
+}
+
 int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__WorkersReply reply;
@@ -263,7 +274,7 @@ int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 		s.desc.low = l.req->ahead;
 		rc = job_timeout(&l, true, &wait.timeout_ms, err);
 		if (rc == 0)
-			rc = ptc_rank_built_check(l.agent, &s.desc.key, l.req->built, err);
+			rc = ptc_rank_built_check(l.agent, &s.desc.key, were_built(&l), err);
 		if (!rc && !l.req->has_state)
 			rc = ptc_rank_note_write(l.agent, PTC_RANKS_BEGUN, &s.desc.key, err);
 		if (rc == 0)
@@ -508,7 +519,7 @@ static int build_ranks(struct live *l, const struct ptc_group_start *s, struct p
 	if (rc == 0)
 		rc = job_timeout(l, true, &wait.timeout_ms, err);
 	if (rc == 0)
-		rc = ptc_rank_built_check(l->agent, &s->desc.key, req->built, err);
+		rc = ptc_rank_built_check(l->agent, &s->desc.key, were_built(l), err);
 	if (rc == 0)
 		rc = ptc_rank_built_note(l->agent, &s->desc.key, err);
 	if (!rc) {

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A snapshot's bytes into ranks that have declared. Happy path: each declared region is cut into tasks, a rank's tasks
- * make batches, and a few threads take batches of all ranks in turn. A task's bytes are verified in the store's
- * extents. Then the rank reads them from there straight to their declared address; if the rank cannot, ptc-copy writes
- * them there. One copy of each byte is made. Failure modes: a block that does not verify (PTC_ECORRUPT), bytes that are
- * not here (PTC_ENOTFOUND), a rank that dies meanwhile (the error of reading or writing its memory), cancellation. */
+/* Restores ranks that have declared: a snapshot's bytes into their memory. Happy path: each declared region is cut into
+ * tasks, a rank's tasks make batches, and a few threads take batches of all ranks in turn. The rank is told where a
+ * task's bytes lie in the store's extents, and reads them from there straight to their declared address. It verifies
+ * them meanwhile. If it cannot verify, they are verified before; if it cannot read, ptc-copy writes them there. One
+ * copy of each byte is made. If a rank finds a bad block, all of its tasks are done again: now blocks are verified, and
+ * healed, before the rank is told, and by the rank as well. Failure modes: a block that does not verify (PTC_ECORRUPT),
+ * bytes that are not here (PTC_ENOTFOUND), a rank that dies meanwhile (the error of reading or writing its memory),
+ * cancellation. */
 #include "daemon/agent/calls/task_pool.h"
 #include "daemon/store/store_read.h"
 #include "daemon/agent/memory/copying.h"
@@ -23,6 +26,9 @@
 #include <unistd.h>
 
 #define BATCH_BYTES (16 << 20) /* a message to the rank, or several; each costs an answer and two wake-ups */
+#define READ_ROUNDS 3          /* each finds bits that have flipped since the one before; then we write it */
+
+_Static_assert(sizeof(struct ptc_chunk_sums) == sizeof(struct ptc_span_chunk), "chunks are passed on as they come");
 
 struct task {
 	const struct ptc_slot_source *source;
@@ -53,6 +59,7 @@ struct restorer {
 		const uint8_t *base;
 		uint64_t bytes;
 	} file;
+	bool ranks_verify;                 /* those that can, before we have */
 	struct ptc_slot_filling *fillings; /* of each slot */
 	_Atomic uint64_t ahead;            /* bytes from page-locked memory */
 	atomic_bool refused;               /* something cannot be said to a rank: we write it all */
@@ -156,7 +163,7 @@ static int write_run(void *arg, uint64_t address, int64_t off, int64_t len, stru
 }
 
 static int write_part(void *arg, const struct ptc_box *extent_box, const struct ptc_box *cut, const struct iovec *spans,
-		      int nspans, struct ptc_error *err)
+		      int nspans, size_t chunk, struct ptc_error *err)
 {
 	struct part *p = arg;
 
@@ -178,7 +185,7 @@ static int task_write(struct restorer *x, unsigned thread, const struct task *t,
 		struct iovec span = { (uint8_t *)(uintptr_t)x->copying.slots.memory[1].base + t->at,
 				      (size_t)ptc_box_volume(&t->box) };
 
-		rc = write_part(&p, &t->box, &t->box, &span, 1, err);
+		rc = write_part(&p, &t->box, &t->box, &span, 1, 0, err);
 		atomic_fetch_add(&x->ahead, (uint64_t)ptc_box_volume(&t->box));
 	} else {
 		rc = ptc_table_each_extent(x->job->table, t->source->item, &t->box, write_part, &p, err);
@@ -193,33 +200,53 @@ struct reading {
 	const struct task *task;
 	const struct iovec *spans;
 	int nspans;
-	bool refused; /* it cannot be said so */
-	size_t n;
+	size_t first_chunk; /* of the spans */
+	bool refused;       /* it cannot be said so */
+	bool sums;          /* the rank gets checksums */
+	size_t n, nchunks;
 	struct ptc_slot_rows rows[PTC_SLOT_ROWS_MAX];
+	size_t chunk_numbers[PTC_SLOT_CHUNKS_MAX];
+	struct ptc_chunk_sums chunks[PTC_SLOT_CHUNKS_MAX];
 };
 
 static int reading_flush(struct reading *f, struct ptc_error *err)
 {
 	uint32_t slot = f->task->source->slot;
-	size_t n = f->n;
+	struct ptc_slot_order order = { f->rows, f->chunks, f->n, f->nchunks };
 
-	f->n = 0;
-	return n ? ptc_slot_fill(&f->x->job->group->v[slot], &f->x->fillings[slot], f->x->file.fd, f->rows, n,
-				 &f->x->wait, err)
-		 : 0;
+	f->n = f->nchunks = 0;
+	return order.nrows ? ptc_slot_fill(&f->x->job->group->v[slot], &f->x->fillings[slot], f->x->file.fd, &order,
+					   &f->x->wait, err)
+			   : 0;
+}
+
+/* Rows that follow each other mostly lie in the chunk named last. There is room for one. */
+static void reading_add_chunk(struct reading *f, size_t number)
+{
+	struct ptc_span_chunk c;
+	size_t i = f->nchunks;
+
+	while (i-- > 0)
+		if (f->chunk_numbers[i] == number)
+			return;
+	ptc_table_chunk(f->x->job->table, number, f->x->file.base, &c);
+	memcpy(&f->chunks[f->nchunks], &c, sizeof c);
+	f->chunk_numbers[f->nchunks++] = number;
 }
 
 /* n rows that lie in one span: from is the first one's memory here. */
 static int reading_add(struct reading *f, const struct ptc_strided_rows *rows, int64_t n, int64_t len,
-		       const uint8_t *from, struct ptc_error *err)
+		       const uint8_t *from, size_t chunk, struct ptc_error *err)
 {
 	uint64_t off = (uint64_t)(from - f->x->file.base);
-	int rc = f->n == PTC_SLOT_ROWS_MAX ? reading_flush(f, err) : 0;
+	int rc = f->n == PTC_SLOT_ROWS_MAX || f->nchunks == PTC_SLOT_CHUNKS_MAX ? reading_flush(f, err) : 0;
 
 	if (rows->there < 0 || rows->here < 0 || from < f->x->file.base || off >= f->x->file.bytes)
 		f->refused = true;
 	if (rc || f->refused)
 		return rc;
+	if (f->sums)
+		reading_add_chunk(f, chunk);
 	f->rows[f->n++] =
 		(struct ptc_slot_rows){ rows->address,       off, (uint64_t)len, (uint64_t)n, (uint64_t)rows->there,
 					(uint64_t)rows->here };
@@ -244,7 +271,7 @@ static int read_rows(void *arg, const struct ptc_strided_rows *all, struct ptc_e
 			n = now < all->len ? 1
 			    : left.here    ? PTC_MIN(left.n, (end - left.off - now) / left.here + 1)
 					   : left.n;
-			rc = reading_add(f, &left, n, now, from, err);
+			rc = reading_add(f, &left, n, now, from, f->first_chunk + (size_t)i, err);
 			if (now < left.len) { /* its rest is in the next span */
 				left.address += (uint64_t)now;
 				left.off += now;
@@ -261,19 +288,24 @@ static int read_rows(void *arg, const struct ptc_strided_rows *all, struct ptc_e
 }
 
 static int read_part(void *arg, const struct ptc_box *extent_box, const struct ptc_box *cut, const struct iovec *spans,
-		     int nspans, struct ptc_error *err)
+		     int nspans, size_t chunk, struct ptc_error *err)
 {
 	struct reading *f = arg;
 
 	f->spans = spans;
 	f->nspans = nspans;
+	f->first_chunk = chunk;
 	return ptc_strided_each_rows(&f->task->source->at, extent_box, cut, read_rows, f, err);
 }
 
 static int task_read(struct reading *f, const struct task *t, struct ptc_error *err)
 {
+	const struct ptc_slot_view *slot = &f->x->job->group->v[t->source->slot];
+	const bool by_rank = f->sums && f->x->ranks_verify && !ptc_slot_device(slot, t->source->at.address);
+
 	f->task = t;
-	return ptc_table_each_extent(f->x->job->table, t->source->item, &t->box, read_part, f, err);
+	return by_rank ? ptc_table_each_unverified(f->x->job->table, t->source->item, &t->box, read_part, f, err)
+		       : ptc_table_each_extent(f->x->job->table, t->source->item, &t->box, read_part, f, err);
 }
 
 static int task_do(struct restorer *x, unsigned thread, struct reading *f, const struct task *t, struct ptc_error *err)
@@ -318,8 +350,13 @@ static int batch_run(void *arg, unsigned thread, size_t i, struct ptc_error *err
 
 	if (x->file.fd >= 0 && !f)
 		return ptc_nomem(err);
-	if (f)
-		*f = (struct reading){ .x = x, .task = t };
+	if (f) {
+		f->x = x;
+		f->task = t;
+		f->refused = false;
+		f->sums = x->job->group->v[t->source->slot].verifies && ptc_table_in_memory(x->job->table);
+		f->n = f->nchunks = 0;
+	}
 	for (; !rc && t < end; t++) {
 		rc = task_do(x, thread, f, t, err);
 		if (!rc && ptc_fault("agent.restore.middle"))
@@ -361,22 +398,48 @@ static int tasks_run(struct restorer *x, struct ptc_error *err)
 	return rc || !x->ntasks ? rc : ptc_task_pool_run(&task_pool, err);
 }
 
-/* All ranks have done what they were told. What is left in tasks is theirs that did not. */
-static int tasks_wait(struct restorer *x, struct ptc_error *err)
+/* All ranks have done what they were told. What is left in tasks is theirs that did not, or not rightly. */
+static int tasks_wait(struct restorer *x, bool *ret_damaged, struct ptc_error *err)
 {
 	struct ptc_wait wait = { .cancelled = restore_stop, .arg = x };
 	const struct ptc_group *g = x->job->group;
 	size_t n = 0;
 	int rc = 0;
 
+	*ret_damaged = false;
 	for (size_t i = 0; !rc && i < g->n; i++)
-		if (g->v[i].state == PTC_SLOT_DECLARED)
+		if (g->v[i].state == PTC_SLOT_DECLARED) {
 			rc = ptc_slot_filled(&g->v[i], &x->fillings[i], &wait, err);
-	for (size_t i = 0; !rc && i < x->ntasks; i++)
+			*ret_damaged = *ret_damaged || x->fillings[i].damaged;
+		}
+	for (size_t i = 0; !rc && i < x->ntasks; i++) {
+		const struct ptc_slot_filling *f = &x->fillings[x->tasks[i].source->slot];
+
 		if (x->file.fd < 0 || x->tasks[i].resident || x->tasks[i].ahead || atomic_load(&x->refused) ||
-		    x->fillings[x->tasks[i].source->slot].failed)
+		    f->failed || f->damaged)
 			x->tasks[n++] = x->tasks[i];
+	}
 	x->ntasks = n;
+	return rc;
+}
+
+static int tasks_read(struct restorer *x, struct ptc_error *err)
+{
+	bool damaged = false;
+	int rc = 0;
+
+	x->ranks_verify = true;
+	for (int i = 0; !rc && i < READ_ROUNDS && (i == 0 || damaged); i++) {
+		rc = tasks_run(x, err);
+		if (rc == 0)
+			rc = tasks_wait(x, &damaged, err);
+		x->ranks_verify = false;
+		if (!rc && damaged)
+			ptc_warn("agent",
+				 "job %s: a rank has read a block that does not match its checksum; its blocks "
+				 "are verified, and it reads them again",
+				 x->job->g->uuid);
+	}
 	return rc;
 }
 
@@ -409,7 +472,8 @@ static int tasks_write(struct restorer *x, struct ptc_error *err)
 /* First what ranks read, then what we have to write. */
 static int restore(struct restorer *x, struct ptc_error *err)
 {
-	int rc = 0;
+	bool damaged;
+	int rc;
 
 	x->iov_batches = ptc_calloc(ptc_task_pool_size(), sizeof *x->iov_batches);
 	x->fillings = ptc_calloc(x->job->group->n, sizeof *x->fillings);
@@ -417,10 +481,7 @@ static int restore(struct restorer *x, struct ptc_error *err)
 		return ptc_nomem(err);
 	if (ptc_table_file(x->job->table, &x->file.fd, &x->file.base, &x->file.bytes, NULL))
 		x->file.fd = -1; /* then we write it all */
-	if (x->file.fd >= 0)
-		rc = tasks_run(x, err);
-	if (rc == 0)
-		rc = tasks_wait(x, err);
+	rc = x->file.fd >= 0 ? tasks_read(x, err) : tasks_wait(x, &damaged, err);
 	ptc_close(&x->file.fd);
 	return rc ? rc : tasks_write(x, err);
 }

@@ -2,7 +2,7 @@
 /* Parameters that are made from their masters here (state: derive). Happy path: once all other bytes of a table are
  * there, each missing box is read from the master in parts, rounded, and written. When an import is complete, each
  * imported parameter is compared with the rounded master: they must be equal, so that no later switch changes a bit.
- * The digests of a switch prove the same a second time.
+ * Before the second commit the digests show once more that no bit has changed.
  *
  * Failure modes: an imported parameter is not the rounded master (PTC_EINVAL naming tensor and element); a master is
  * not here; memory. */

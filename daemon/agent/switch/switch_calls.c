@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seal, Prepare, Finish, Stat: the parts of a switch that move nothing over
- * the network. Happy path: Seal aliases a table under the next snapshot;
- * Prepare derives the new table from it and reserves chunks for the rest;
- * Finish drops what is no longer named. Each may be repeated.
+/* Seal, Prepare, Finish, Stat: the parts of a switch that move nothing over the network, and what a node says of
+ * itself. Happy path: Seal aliases a table under the next snapshot; Prepare derives the new table from it and reserves
+ * chunks for the rest; Finish drops what is no longer named. Each may be repeated.
  *
  * Failure modes: memory (PTC_ENOSPC in Prepare, also in its dry run, before anything moved), a stale controller
  * (PTC_EFENCED), a table that is not here (PTC_ENOTFOUND from Seal). A node that lost its old table derives from
@@ -460,6 +459,20 @@ static void put_devices(const struct ptc_agent_env *env, struct ptc_buf *json)
 	ptc_buf_puts(json, "]");
 }
 
+/* What the ceiling is shared among, and what backing files take beside it. */
+static void put_memory(const struct ptc_agent_env *env, struct ptc_buf *json)
+{
+	const char *shares = env->memory_json ? env->memory_json : "{}";
+	uint64_t bytes, open;
+
+	if (!env->backing || !env->backing(env->arg, &bytes, &open)) {
+		ptc_buf_puts(json, shares);
+		return;
+	}
+	ptc_buf_printf(json, "%.*s%s\"backing_bytes\":%llu,\"backing_open_bytes\":%llu}", (int)strlen(shares) - 1,
+		       shares, shares[1] == '}' ? "" : ",", (unsigned long long)bytes, (unsigned long long)open);
+}
+
 int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__Document reply;
@@ -481,16 +494,16 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 		       "{\"version\":1,\"node\":\"%s\",\"store\":{\"ceiling_bytes\":%llu,\"used_bytes\":%llu,"
 		       "\"file_bytes\":%llu,\"chunks_used\":%llu,\"chunks_free\":%llu,\"copied_bytes\":%llu,"
 		       "\"lost_jobs\":%llu,\"outside_bytes\":%llu,\"pinned_bytes\":%llu},\"staging\":{\"ceiling_"
-		       "bytes\":%llu,\"peak_bytes\":%llu},"
-		       "\"memory\":%s,\"heap\":{\"used_bytes\":%llu,\"peak_bytes\":%llu}",
+		       "bytes\":%llu,\"peak_bytes\":%llu},\"memory\":",
 		       agent->node, (unsigned long long)s.ceiling, (unsigned long long)s.used_bytes,
 		       (unsigned long long)s.file_bytes, (unsigned long long)s.chunks_used,
 		       (unsigned long long)s.chunks_free, (unsigned long long)s.copied_bytes,
 		       (unsigned long long)s.lost_jobs, (unsigned long long)s.outside_bytes,
 		       (unsigned long long)(agent->env.workers ? ptc_workers_pinned(agent->env.workers) : 0),
-		       (unsigned long long)agent->env.staging_bytes, (unsigned long long)staging_peak,
-		       agent->env.memory_json ? agent->env.memory_json : "{}", (unsigned long long)ptc_alloc_bytes(),
-		       (unsigned long long)ptc_alloc_peak());
+		       (unsigned long long)agent->env.staging_bytes, (unsigned long long)staging_peak);
+	put_memory(&agent->env, &json);
+	ptc_buf_printf(&json, ",\"heap\":{\"used_bytes\":%llu,\"peak_bytes\":%llu}",
+		       (unsigned long long)ptc_alloc_bytes(), (unsigned long long)ptc_alloc_peak());
 	put_devices(&agent->env, &json);
 	ptc_buf_puts(&json, "}");
 	ptc__v1__document__init(&reply);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dropping tables of a job, and whether there is memory for new ones. Happy path: the job's tables
- * are listed, and all are kept but those to be dropped. Failure modes: no memory for the list;
- * PTC_ENOSPC that says how much is missing. The Drop call besides: a stale controller (PTC_EFENCED). */
+/* Drops tables of a job, and says whether there is memory for new ones. Happy path: the job's tables are listed, and
+ * all are kept but those to be dropped. Failure modes: no memory for the list; PTC_ENOSPC that says how much is
+ * missing. The Drop call besides: a stale controller (PTC_EFENCED). */
 #include "daemon/agent/calls/operation.h"
 #include "daemon/store/store.h"
 #include "daemon/agent/tables/tables.h"

@@ -14,6 +14,7 @@
 #include "daemon/agent/tables/tables.h"
 
 #include "base/check.h"
+#include "base/number/digest.h"
 
 #include <string.h>
 
@@ -222,31 +223,36 @@ int ptc_rank_tensor_read(const struct ptc_rank_tensor *t, uint64_t off, size_t l
 /* ---- FetchRank ---- */
 
 static int send_window(struct ptc_agent_op *op, struct ptc_rpc_call *call, const struct ptc_rank_tensor *t,
-		       uint64_t off, size_t len, struct ptc_heal_tries *tries, struct ptc_error *err)
+		       const struct ptc_rank_asked *asked, size_t len, struct ptc_heal_tries *tries,
+		       struct ptc_error *err)
 {
 	struct ptc_rpc_part parts[2];
 	struct ptc_staging *s;
-	uint8_t head[16];
+	uint8_t head[PTC_WIRE_HEAD_MAX];
+	uint64_t sum;
 	int rc = ptc_staging_new(&op->agent->send, len + PTC_RANK_SCRATCH, ptc_agent_op_stopped, op, &s, err);
 
 	if (rc)
 		return rc;
-	rc = ptc_rank_tensor_read(t, off, len, s->data, s->data + len, err);
+	rc = ptc_rank_tensor_read(t, asked->offset, len, s->data, s->data + len, err);
 	if (rc) {
 		ptc_staging_release(s);
 		return ptc_agent_heals(op->agent, t->g->uuid, rc, tries)
-			       ? send_window(op, call, t, off, len, tries, err)
+			       ? send_window(op, call, t, asked, len, tries, err)
 			       : rc;
 	}
-	parts[0] = (struct ptc_rpc_part){ .data = head, .len = ptc_wire_data_head(head, len) };
+	sum = ptc_rank_sum_add(ptc_rank_sum_begin(asked), s->data, len);
+	parts[0] = (struct ptc_rpc_part){ .data = head, .len = ptc_wire_summed_head(head, sum, len) };
 	parts[1] = (struct ptc_rpc_part){ s->data, len, ptc_staging_release, s };
 	return ptc_rpc_call_send(call, parts, 2, err);
 }
 
 static int serve(struct ptc_agent *agent, struct ptc_rpc_call *call, const struct ptc_geometry *g,
-		 const struct ptc_rank_range *range, struct ptc_error *err)
+		 const Ptc__V1__Generation *from, const struct ptc_rank_range *range, struct ptc_error *err)
 {
 	uint64_t end;
+	size_t len;
+	struct ptc_rank_asked asked = { from->number, from->snapshot, range->rank, range->item, range->offset };
 	struct ptc_agent_op op = { agent, NULL, call };
 	struct ptc_rank_tensor t;
 	struct ptc_heal_tries tries = { .n = 0 };
@@ -254,9 +260,10 @@ static int serve(struct ptc_agent *agent, struct ptc_rpc_call *call, const struc
 
 	if (rc)
 		return rc;
-	for (uint64_t off = range->offset; !rc && off < end; off += PTC_BULK_MESSAGE_BYTES)
-		rc = send_window(&op, call, &t, off, (size_t)PTC_MIN(end - off, (uint64_t)PTC_BULK_MESSAGE_BYTES),
-				 &tries, err);
+	for (; !rc && asked.offset < end; asked.offset += len) {
+		len = (size_t)PTC_MIN(end - asked.offset, (uint64_t)PTC_BULK_MESSAGE_BYTES);
+		rc = send_window(&op, call, &t, &asked, len, &tries, err);
+	}
 	ptc_table_unref(t.table);
 	return rc;
 }
@@ -288,7 +295,7 @@ int ptc_agent_on_fetch_rank(void *arg, struct ptc_rpc_call *call, struct ptc_err
 	if (!rc) {
 		const struct ptc_rank_range range = { req->rank, req->item, req->offset, req->length };
 
-		rc = serve(agent, call, &ref->g, &range, err);
+		rc = serve(agent, call, &ref->g, req->info->from, &range, err);
 	}
 	ptc_geometry_put(ref);
 	ptc_pb_free(msg);

@@ -6,7 +6,7 @@
  *
  * A caller that has this node's chunk file open (near/near.h) gets the places of long runs instead (near_message.h),
  * and verifies what it reads there. The table is kept until the caller says, by half-closing, that it has read
- * everything.
+ * everything, but for two seconds at most.
  *
  * Failure modes: a table or part of a box that is not here (PTC_ENOTFOUND), a block that does not verify
  * (PTC_ECORRUPT), a malformed request (PTC_EINVAL), too many boxes (PTC_ELIMIT), memory (PTC_ENOMEM), the caller gone
@@ -263,12 +263,17 @@ static void near_end(struct out *o)
 }
 
 /* Keeps the table until the caller has read in the file what it was told of, or is gone: once it has read that, it need
- * not wait for the status. */
+ * not wait for the status. A caller that takes long, such as an export whose client does, keeps no others waiting: it
+ * then reads without that, and finds out if the bytes are others by then. */
 static int near_wait(struct out *o, struct ptc_error *err)
 {
 	struct ptc_rpc_message *msg = NULL;
-	int rc = o->placed ? ptc_rpc_call_recv(o->call, &msg, err) : 0;
+	int rc = o->placed ? ptc_rpc_call_recv_within(o->call, PTC_AGENT_NEAR_MS, &msg, NULL) : 0;
 
+	if (rc == PTC_ETIMEOUT)
+		return 0;
+	if (rc && rc != PTC_ECANCELED)
+		return ptc_error_set(err, rc, "the half-close of a fetch did not come");
 	if (!msg)
 		return rc == PTC_ECANCELED ? 0 : rc;
 	ptc_rpc_message_done(msg);

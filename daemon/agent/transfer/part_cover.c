@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which nodes give which part of a box. Happy path: the replicas that overlap the box are listed, primaries first. The
- * box is cut in two, so that about half of the replicas lie on either side. Each half is a piece with a list of its
- * replicas, and is cut again. A piece is done once the first replica in its list has all of it. If few replicas are
- * left, they are subtracted from the piece one after the other. Cuts lie where replicas begin, so whole replicas stay
- * whole. If no cut divides the list (no layout makes such replicas), all are subtracted in turn, which is right but
- * quadratic. Failure modes: memory. */
+/* Decides which nodes give which part of a box. Happy path: the replicas that overlap the box are listed, primaries
+ * first. The box is cut in two, so that about half of the replicas lie on either side. Each half is a piece with a
+ * list of its replicas, and is cut again. A piece is done once the first replica in its list has all of it. If few
+ * replicas are left, they are subtracted from the piece one after the other. Cuts lie where replicas begin, so whole
+ * replicas stay whole. If no cut divides the list (no layout makes such replicas), all are subtracted in turn, which
+ * is right but quadratic. Failure modes: memory. */
 #include "daemon/agent/transfer/transfer.h"
 
 #include "base/alloc.h"

@@ -3,9 +3,8 @@
  *
  * Happy path: the layout says what primary ranks hold. So each node finds by itself which parts it must ask for, and of
  * whom. These parts get extents here, which a transfer (transfer.h) fills once the rest is captured. The sources'
- * tables need not be sealed, so nodes may wait for each other's parts. A source may still have the part of an earlier
- * attempt at another step, which it has not dropped yet. If that is read, the digests that the controller compares
- * differ.
+ * tables need not be sealed, so nodes may wait for each other's parts. A source may still have a part that an earlier
+ * attempt captured at another step. If that is read, the digests that the controller compares differ.
  *
  * Failure modes: a source has not captured its part yet: it is asked again, until the controller stops the operation
  * because the source has failed, or for REMOTE_WAIT_MS (PTC_EPEER naming the node and why); memory. */

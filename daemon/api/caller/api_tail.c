@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a switch whose controller has gone. It is read from etcd, so a client hears the switch's real outcome,
- * whichever daemon carries the switch on.
+/* Tells a caller the end of a switch whose controller has gone. It is read from etcd, so a client hears the switch's
+ * real outcome, whichever daemon carries the switch on.
  *
  * Happy path: the intent names the switch, which is under way. Then the record names the switch, which is committed,
  * and the switch's event has the summary. Failure modes: the barrier key names the switch (aborted; the event says

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who calls, which job a call means, and forwarding.
+/* Finds the caller of a control call and the job that it means, and forwards to the job's controller.
  *
  * Happy path: any daemon takes a call; what only the controller can do is
  * relayed to it with the caller's uid. Failure modes: a job of somebody else

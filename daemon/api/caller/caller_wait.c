@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waits of a call's thread. Happy path: the awaited change comes, and the loop wakes the thread. Failure modes: it does
- * not come in time; the caller has gone. gRPC tells only the call's own thread that the caller has gone, so this thread
- * looks now and then (daemon/cluster/mirror/cluster_access.c). */
+/* Lets a control call's thread wait for a change of the mirror, until its caller has gone. Happy path: the awaited
+ * change comes, and the loop wakes the thread. Failure modes: it does not come in time; the caller has gone. gRPC
+ * tells only the call's own thread that the caller has gone, so this thread looks now and then
+ * (daemon/cluster/mirror/cluster_access.c). */
 #include "daemon/api/caller/caller.h"
 
 static bool call_gone(void *arg)

@@ -16,7 +16,7 @@ struct ptc_import_windows;
 struct ptc_scrubber;
 struct event;
 
-#define PTC_CONTROL_METHODS 40
+#define PTC_CONTROL_METHODS 41
 
 struct ptc_api_method {
 	struct ptc_daemon *d;

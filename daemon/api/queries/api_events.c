@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* events: a job's event log. Happy path: etcd has the log. While etcd is unreachable, the answer has the events that
- * this daemon and the daemons of the job's nodes remember (job_events.c). The answer has each event once, all in one
- * order, and the time up to which the events are complete. Failure modes: nodes that do not answer within PEERS_MS, all
- * together, add nothing; nobody remembers anything: no lines, as for a job without events. */
+/* The call behind `ptcctl events`: a job's event log. Happy path: etcd has the log. While etcd is unreachable, the
+ * answer has the events that this daemon and the daemons of the job's nodes remember (job_events.c). The answer has
+ * each event once, all in one order, and the time up to which the events are complete. Failure modes: PEERS_MS is for
+ * all nodes together: those that have not answered by then add nothing; nobody remembers anything: no lines, as for a
+ * job without events. */
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"

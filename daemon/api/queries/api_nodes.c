@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The nodes of the cluster. Happy path: the mirror says which nodes there are, and each node that is up reports its
- * state. Failure modes: if a node does not answer within a second, the list lacks what only this node knows. */
+/* The call behind `ptcctl nodes`: the nodes of the cluster. Happy path: the mirror says which nodes there are, and
+ * each node that is up reports its state. Failure modes: if a node does not answer within a second, the list lacks
+ * what only this node knows. */
 #include "daemon/api/queries/node_doc.h"
 #include "daemon/api/queries/queries.h"
 

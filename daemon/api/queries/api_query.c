@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The questions: jobs, status, snapshots. docs/control.md describes the JSON of the answers. None changes anything. */
+/* The calls behind `ptcctl job list`, `ptcctl status` and `ptcctl snapshots`. docs/control.md describes the JSON of
+ * the answers. None changes anything. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "daemon/controller/archiving/archiver.h"
 #include "daemon/controller/copies/counting.h"
 #include "daemon/controller/loss/loss_cost.h"
+#include "daemon/controller/switch_plan.h"
 #include "daemon/controller/taking/lock_taking.h"
 #include "daemon/api/queries/queries.h"
 #include "daemon/api/queries/status_doc.h"
@@ -132,20 +134,9 @@ PTC_API_HANDLER(ptc_api_job_list)
 	return ptc_api_send_json(call, ptc_api_dated(d, json_pack("{s:i, s:o}", "version", 1, "jobs", r.rows)), err);
 }
 
-static json_t *where_rows(const struct ptc_view *v)
+char *ptc_api_ranks_json(const struct ptc_generation_doc *g)
 {
-	json_t *ranks = json_array();
-
-	for (uint32_t r = 0; r < v->from.world; r++)
-		json_array_append_new(ranks, json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)r, "node",
-						       v->from.nodes[v->from.rank_node[r]], "device",
-						       (json_int_t)v->from.rank_device[r]));
-	return ranks;
-}
-
-char *ptc_api_ranks_json(const struct ptc_view *v)
-{
-	json_t *rows = where_rows(v);
+	json_t *rows = ptc_plan_ranks_json(g, NULL);
 	char *text = rows ? ptc_json_text(rows) : NULL;
 
 	json_decref(rows);
@@ -168,34 +159,6 @@ static void current_on_loop(void *arg)
 		  ptc_older_table(&j->older, c->t->record.generation, c->t->record.snapshot));
 }
 
-static json_t *lost_json(const struct ptc_view *v, const struct ptc_lost_report *r)
-{
-	json_t *list = json_array();
-
-	for (size_t i = 0; i < r->nlisted; i++) {
-		const struct ptc_lost_tensor *l = &r->listed[i];
-		json_t *nodes = json_array();
-
-		for (uint32_t k = 0; k < l->nnodes; k++)
-			json_array_append_new(nodes, json_string(v->nodes[l->nodes[k]]));
-		json_array_append_new(list, json_pack("{s:s, s:I, s:o}", "tensor", l->name, "bytes",
-						      (json_int_t)l->bytes, "nodes", nodes));
-	}
-	return json_pack("{s:I, s:I, s:o}", "tensors", (json_int_t)r->ntensors, "bytes", (json_int_t)r->bytes, "list",
-			 list);
-}
-
-static json_t *absent_json(const struct ptc_view *v, const struct ptc_lost_report *r)
-{
-	json_t *rows = json_array();
-
-	for (size_t i = 0; i < r->nabsent; i++)
-		json_array_append_new(rows, json_pack("{s:s, s:s, s:f, s:s}", "node", v->nodes[r->absent[i].node],
-						      "state", r->absent[i].state, "down_s", r->absent[i].down_s,
-						      "means", r->absent[i].means));
-	return rows;
-}
-
 /* Nothing while a switch is under way: its tables come and go, and its end says what became of it. */
 static int add_lost(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, const bool *has,
 		    const struct ptc_spec *spec, json_t *row, struct ptc_error *err)
@@ -206,11 +169,9 @@ static int add_lost(struct ptc_daemon *d, const struct ptc_target *t, const stru
 			 ? 0
 			 : ptc_lost_find(&d->controllers, v, has, spec, &t->record, &r, err);
 
-	if (rc == 0 && r.absent && ptc_loop_call(d->loop, current_on_loop, &c) == 0 && c.yes) {
-		json_object_set_new(row, "absent", absent_json(v, &r));
-		if (r.ntensors)
-			json_object_set_new(row, "lost", lost_json(v, &r));
-	}
+	if (rc == 0 && r.absent && ptc_loop_call(d->loop, current_on_loop, &c) == 0 && c.yes &&
+	    ptc_members_put(row, &ptc_lost_report_members, &r) != 0)
+		rc = ptc_nomem(err);
 	ptc_lost_report_done(&r);
 	return rc;
 }
@@ -388,7 +349,7 @@ static int add_details(struct ptc_daemon *d, struct ptc_target *t, bool whole_jo
 	if (rc)
 		return rc;
 	json_object_set_new(row, "config", json_string(v.from.config));
-	json_object_set_new(row, "ranks", where_rows(&v));
+	json_object_set_new(row, "ranks", ptc_plan_ranks_json(&v.from, NULL));
 	has = ptc_calloc(v.nnodes, sizeof *has);
 	rc = has ? 0 : ptc_nomem(err);
 	if (rc == 0 && !t->has_intent && t->record.snapshot)

@@ -62,10 +62,17 @@ static const struct ptc_member staging_rows[] = {
 	BYTES(staging, "peak_bytes", peak),
 };
 static const struct ptc_member memory_rows[] = {
-	BYTES(memory, "ceiling_bytes", ceiling),     BYTES(memory, "chunks_bytes", chunks),
-	BYTES(memory, "staging_bytes", staging),     BYTES(memory, "work_bytes", work),
-	BYTES(memory, "transport_bytes", transport), BYTES(memory, "etcd_bytes", etcd),
+	BYTES(memory, "ceiling_bytes", ceiling),
+	BYTES(memory, "chunks_bytes", chunks),
+	BYTES(memory, "staging_bytes", staging),
+	BYTES(memory, "work_bytes", work),
+	BYTES(memory, "transport_bytes", transport),
+	BYTES(memory, "etcd_bytes", etcd),
 	BYTES(memory, "tables_bytes", tables),
+	PTC_ROW(struct ptc_node_stat, "backing_bytes", memory.backing, U64,
+		PTC_SEEN(struct ptc_node_stat, memory.has_backing)),
+	PTC_ROW(struct ptc_node_stat, "backing_open_bytes", memory.backing_open, U64,
+		PTC_SEEN(struct ptc_node_stat, memory.has_backing)),
 };
 static const struct ptc_member heap_rows[] = {
 	BYTES(heap, "used_bytes", used),

@@ -45,6 +45,8 @@ struct ptc_node_stat {
 	} staging;
 	struct {
 		uint64_t ceiling, chunks, staging, work, transport, etcd, tables;
+		uint64_t backing, backing_open; /* beside the ceiling */
+		bool has_backing;               /* false: the node serves no files, or its version is older */
 	} memory;
 	struct {
 		uint64_t used, peak;

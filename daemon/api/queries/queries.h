@@ -5,7 +5,7 @@
 #include "daemon/api/caller/caller.h"
 
 /* api_query.c: JSON [{rank, node, device}] of v's committed generation; ptc_free it. NULL: out of memory. */
-char *ptc_api_ranks_json(const struct ptc_view *v);
+char *ptc_api_ranks_json(const struct ptc_generation_doc *g);
 
 /* api_query.c: receives a request without members, and calls fn on the loop once the mirror is complete. */
 int ptc_api_list(struct ptc_daemon *d, struct ptc_rpc_call *call, void (*fn)(void *arg), void *arg,

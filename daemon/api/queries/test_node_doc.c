@@ -15,10 +15,12 @@
 #define SUMS                                                                                                           \
 	"\"store\":{\"ceiling_bytes\":1,\"used_bytes\":2,\"file_bytes\":3,\"chunks_used\":4,\"chunks_free\":5,"        \
 	"\"copied_bytes\":6,\"lost_jobs\":7,\"outside_bytes\":8,\"pinned_bytes\":9}," SUMS_BESIDE
-#define SUMS_BESIDE                                                                                                    \
+#define SUMS_BESIDE BESIDE_WITH("")
+#define BESIDE_WITH(backing)                                                                                           \
 	"\"staging\":{\"ceiling_bytes\":10,\"peak_bytes\":11},\"memory\":{\"ceiling_bytes\":12,\"chunks_bytes\":13,"   \
 	"\"staging_bytes\":14,"                                                                                        \
-	"\"work_bytes\":15,\"transport_bytes\":16,\"etcd_bytes\":17,\"tables_bytes\":18},\"heap\":{\"used_bytes\":19," \
+	"\"work_bytes\":15,\"transport_bytes\":16,\"etcd_bytes\":17,\"tables_bytes\":18" backing                       \
+	"},\"heap\":{\"used_bytes\":19,"                                                                               \
 	"\"peak_bytes\":20}"
 #define GPU                                                                                                            \
 	"{\"device\":0,\"kind\":\"gpu\",\"health\":\"ecc\",\"uuid\":\"GPU-1\",\"name\":\"H\",\"bus\":\"\","            \
@@ -89,6 +91,28 @@ static void a_node_of_an_older_version(void **state)
 	ptc_node_listed_done(&n);
 }
 
+/* It serves files: what they take is said beside the shares of the ceiling. */
+static void a_node_with_files(void **state)
+{
+	static const char beside[] = BESIDE_WITH(",\"backing_bytes\":21,\"backing_open_bytes\":22");
+	static const char stat[] = "{\"version\":1,\"store\":{\"ceiling_bytes\":1,\"used_bytes\":2,\"file_bytes\":3,"
+				   "\"chunks_used\":4,\"chunks_free\":5,\"copied_bytes\":6,\"lost_jobs\":7,"
+				   "\"outside_bytes\":8},";
+	struct ptc_node_listed n = { .doc = DOC, .up = true, .answered = true };
+	struct ptc_buf text = PTC_BUF_INIT;
+
+	(void)state;
+	ptc_buf_printf(&text, "%s%s,\"device_list\":[]}", stat, beside);
+	assert_int_equal(0, ptc_node_stat_decode(text.data, &n.stat, NULL));
+	ptc_buf_done(&text);
+	assert_true(n.stat.memory.backing == 21 && n.stat.memory.backing_open == 22);
+	ptc_buf_printf(&text, "\"lost\":false,\"given\":[],\"devices_free\":0,%s%s,\"device_list\":[]}", stat + 1,
+		       beside);
+	assert_text(&n, "up", "false", text.data);
+	ptc_buf_done(&text);
+	ptc_node_listed_done(&n);
+}
+
 static void nodes_that_do_not_answer(void **state)
 {
 	(void)state;
@@ -119,9 +143,8 @@ static void answers_that_are_none(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_node_that_answers),
-		cmocka_unit_test(a_node_of_an_older_version),
-		cmocka_unit_test(nodes_that_do_not_answer),
+		cmocka_unit_test(a_node_that_answers),   cmocka_unit_test(a_node_of_an_older_version),
+		cmocka_unit_test(a_node_with_files),     cmocka_unit_test(nodes_that_do_not_answer),
 		cmocka_unit_test(answers_that_are_none),
 	};
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Export: what a client learns of a snapshot before it reads its bytes (api_read.c).
+/* The call ExportInfo: what a client learns of a snapshot before it reads its bytes (api_read.c).
  *
  * Happy path: the committed generation, or an older snapshot that is kept, with its tensors, the headers of imported
  * files, and what its ranks had. Failure modes: a snapshot that the job does not keep (PTC_ENOTFOUND). */
@@ -102,7 +102,7 @@ static int export_ranks(struct ptc_daemon *d, const struct ptc_view *v, bool res
 
 	if (rc)
 		return rc;
-	ret->json = ptc_api_ranks_json(v);
+	ret->json = ptc_api_ranks_json(&v->from);
 	if (!ret->json)
 		return ptc_nomem(err);
 	if (!v->from.layout_hash[0])

@@ -303,17 +303,26 @@ static bool shows_import(const struct ptc_target *t, const void *arg)
 }
 
 /* The intent is committed when ImportBegin returns; our mirror may be a moment behind. */
-static int find_import(struct import *im, const char *job, uint64_t id, struct ptc_error *err)
+int ptc_api_import_find(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, uint64_t id,
+			struct ptc_target *ret_target, struct ptc_error *err)
 {
-	struct ptc_view v;
-	int rc = ptc_api_await(im->d, im->call, job, shows_import, &id, INTENT_WAIT_MS, &im->target, err);
+	int rc = ptc_api_await(d, call, job, shows_import, &id, INTENT_WAIT_MS, ret_target, err);
 
 	if (rc && rc != PTC_ETIMEOUT)
 		return rc;
-	if (!im->target.has_intent || im->target.intent.id != id || im->target.intent.kind != PTC_SWITCH_IMPORT)
+	if (!ret_target->has_intent || ret_target->intent.id != id || ret_target->intent.kind != PTC_SWITCH_IMPORT)
 		return ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is not open (aborted?); import again",
 				     (unsigned long long)id, job);
-	rc = ptc_api_view(im->d, &im->target, true, false, &v, err);
+	return 0;
+}
+
+static int find_import(struct import *im, const char *job, uint64_t id, struct ptc_error *err)
+{
+	struct ptc_view v;
+	int rc = ptc_api_import_find(im->d, im->call, job, id, &im->target, err);
+
+	if (rc == 0)
+		rc = ptc_api_view(im->d, &im->target, true, false, &v, err);
 	if (rc)
 		return rc;
 	rc = v.switch_id == id ? ptc_view_geometry(im->d->agent, &v, true, &im->geometry, err)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of an import: its commit, on the controller.
  *
- * Happy path: what the client says of its files, ranks' states and ledger is checked and kept; the controller seals,
- * compares digests with what the client read, and commits. Failure modes: what does not describe the job's tensors
- * (PTC_EINVAL naming the file), bytes that are not what the client read (PTC_EDIGEST naming the tensor). */
+ * Happy path: what the client says of its files, of ranks' states and of the samples consumed (the ledger) is checked
+ * and kept; the controller seals, compares digests with what the client read, and commits. Failure modes: what does not
+ * describe the job's tensors (PTC_EINVAL naming the file), bytes that are not what the client read (PTC_EDIGEST naming
+ * the tensor). */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "daemon/api/reads/reads.h"

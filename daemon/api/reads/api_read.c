@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of a committed generation, read from wherever they are: ranges of tensors, and of ranks' files.
+/* The calls Read and ReadRank: bytes of a committed generation, from wherever they are: ranges of tensors, and of
+ * ranks' files.
  *
  * Failure modes: a generation that was replaced while it was read (PTC_ESTATE: export again). */
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/digest.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/gateway/gateway.h"
 #include "daemon/api/reads/reads.h"
@@ -95,23 +97,45 @@ PTC_API_HANDLER(ptc_api_read_many)
 	return rc;
 }
 
+struct rank_reply {
+	struct ptc_rpc_call *call;
+	struct ptc_rank_asked asked; /* offset: of what comes next */
+};
+
+static int send_rank_span(void *arg, const void *data, size_t len, struct ptc_error *err)
+{
+	struct rank_reply *r = arg;
+	uint64_t sum = ptc_rank_sum_add(ptc_rank_sum_begin(&r->asked), data, len);
+	uint8_t head[PTC_WIRE_HEAD_MAX];
+	struct ptc_rpc_part parts[] = {
+		{ .data = head, .len = ptc_wire_summed_head(head, sum, len) },
+		{ .data = data, .len = len },
+	};
+
+	r->asked.offset += len;
+	return ptc_rpc_call_send(r->call, parts, PTC_ARRAY_LEN(parts), err);
+}
+
 PTC_API_HANDLER(ptc_api_read_rank)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ReadRankRequest *req;
 	struct ptc_read_view *v;
 	struct ptc_rank_range range;
+	struct rank_reply reply = { .call = call };
 	struct ptc_info info;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__read_rank_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
 	range = (struct ptc_rank_range){ req->rank, req->item, req->offset, req->length };
+	reply.asked = (struct ptc_rank_asked){ req->generation, req->snapshot, req->rank, req->item, req->offset };
 	rc = ptc_api_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
 		rc = ptc_view_info(&v->view, &info, err);
 		if (rc == 0) {
-			rc = ptc_agent_gather_rank(d->agent, &v->geometry, info.pb, &range, send_span, call, err);
+			rc = ptc_agent_gather_rank(d->agent, &v->geometry, info.pb, &range, send_rank_span, &reply,
+						   err);
 			ptc_info_done(&info);
 		}
 		ptc_read_view_put(v);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pin: a reader keeps a committed generation readable. Happy path: this daemon keeps the generation's documents and
- * geometry. It asks all nodes that have a part of the generation at once to keep their tables. The reader asks again
- * before the lease ends, and at last gives the lease up.
+/* The call Pin: a reader keeps a committed generation readable. Happy path: this daemon keeps the generation's
+ * documents and geometry. It asks all nodes that have a part of the generation at once to keep their tables. The
+ * reader asks again before the lease ends, and at last gives the lease up.
  *
  * Failure modes: the job has moved on (PTC_ESTATE; tables that were not pinned are gone); a node that does not answer
  * within PEER_MS is left out (its bytes come from a replica, or reading them fails); the reader dies (the lease ends);

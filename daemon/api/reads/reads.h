@@ -35,7 +35,13 @@ void ptc_pins_expire(struct ptc_pins *h);           /* any thread; does not bloc
 int ptc_pins_nodes(struct ptc_daemon *d, const struct ptc_read_view *view, const char *reader, uint32_t ttl_ms,
 		   unsigned *ret_pinned, struct ptc_error *err);
 
-/* ---- handlers: api_import.c, api_import_commit.c, api_export.c, api_read.c, pins.c, api_verify.c ---- */
+/* api_import.c: finds the job of an import that has begun, and waits until the mirror shows it. PTC_ESTATE: it is not
+ * open. */
+int ptc_api_import_find(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, uint64_t id,
+			struct ptc_target *ret_target, struct ptc_error *err);
+
+/* ---- handlers: api_import.c, api_import_commit.c, api_export.c, api_read.c, near_nodes.c, pins.c, api_verify.c ----
+ */
 
 #define PTC_IMPORT_HEADERS_MAX_BYTES (16u << 20) /* of imported files; more are not kept for exports */
 
@@ -46,5 +52,6 @@ PTC_API_HANDLER(ptc_api_export_info);
 PTC_API_HANDLER(ptc_api_read);
 PTC_API_HANDLER(ptc_api_read_many);
 PTC_API_HANDLER(ptc_api_read_rank);
+PTC_API_HANDLER(ptc_api_near_nodes);
 PTC_API_HANDLER(ptc_api_pin);
 PTC_API_HANDLER(ptc_api_verify);

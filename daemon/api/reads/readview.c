@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Committed generations ready to be read: documents, addresses and geometry,
- * kept for the next read of the same one. An export asks for each item, and
- * loading all of it from etcd each time would cost more than the bytes.
+/* Keeps committed generations ready to be read: documents, addresses and geometry, for the next read of the same one.
+ * An export asks for each item, and loading all of it from etcd each time would cost more than the bytes.
  *
  * Happy path: the entry of this manifest and this view of the nodes is found
  * and counted. Failure modes: as ptc_api_view. At most READ_VIEWS that

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path and failure modes: recover.h. */
+/* Asks the nodes that `ptcctl cluster recover` names what they keep of committed jobs. Happy path and failure modes:
+ * recover.h. */
 #include "daemon/api/recover/recover_work.h"
 
 #include "base/alloc.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which commit of a job the cluster goes on with.
+/* Chooses the commit of a job with which the cluster goes on (`ptcctl cluster recover`).
  *
  * Happy path: all nodes keep the same commit, and have its tables. If a commit was under way, some nodes keep the
  * commit before it. A node drops tables of the earlier commit only after it keeps the later one, so one of the two is

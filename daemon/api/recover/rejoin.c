@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A node that was not there when the cluster was recovered.
+/* Takes back a node that was not there when the cluster was recovered (`ptcctl cluster rejoin`).
  *
  * Happy path: the node waits, because its epoch is lower than etcd's. A manifest names the digest of every tensor. So
  * the tables of a job are those that the cluster has committed exactly if the node keeps the same manifest. Such tables

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "daemon/api/caller/caller.h"
-#include "daemon/cluster/ranks/rank_rows.h"
+#include "formats/ranks/rank_rows.h"
 #include "daemon/controller/recovery/stragglers.h"
 
 /* A rank of the committed generation. */

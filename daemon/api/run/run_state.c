@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: every node of the committed generation is asked for the job's ranks; the loop tells the rest. Failure
- * modes: run.h. */
+/* Finds out what a job's ranks do, for `ptcctl status`. Happy path: every node of the committed generation is asked
+ * for the job's ranks; the loop tells the rest. Failure modes: run.h. */
 #include "daemon/api/run/run.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Datasets by name. The daemon keeps the caller's document and opens no source: the caller has opened it, with his own
- * rights.
+/* The calls behind `ptcctl dataset`: datasets by name. The daemon keeps the caller's document and opens no source: the
+ * caller has opened it, with his own rights.
  *
  * Happy path: any daemon writes, reads and deletes the key /ptc/datasets/UID/NAME; there is nothing for a controller to
  * do. Names are each user's own. Older versions had one space of names for all users, /ptc/datasets/NAME: such keys are

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The planner's advice about a job. Any daemon answers; nothing is changed. Failure modes: the job has no model
- * (PTC_ENOTFOUND says what is missing); more devices are asked for than are known; no configuration fits. */
+/* The call behind `ptcctl advise JOB`: the planner's advice about a job. Any daemon answers; nothing is changed.
+ * Failure modes: the job has no model (PTC_ENOTFOUND says what is missing); more devices are asked for than are known;
+ * no configuration fits. */
 #include "base/check.h"
 #include "daemon/api/switches/switches.h"
 #include "daemon/documents/probed/probed.h"

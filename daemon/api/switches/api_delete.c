@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deleting a job.
+/* The call behind `ptcctl job delete`.
  *
  * Happy path: the job's controller waits until the job is idle, and one transaction removes the job's keys. Every
  * daemon then drops its bytes of the job. Any other daemon forwards the call, and waits for its end. If the controller

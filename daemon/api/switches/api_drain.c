@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves the jobs on a node to other nodes. Happy path: each job's controller is asked for a resize to the other nodes,
- * in turn, and its progress is relayed. Failure modes: there are too few other devices; a controller goes away (the
- * switch is followed to its end); the caller goes away (switches that have begun go on). If a time is given,
- * api_leave.c does the work. */
+/* The call behind `ptcctl drain`: moves the jobs on a node to other nodes. Happy path: each job's controller is asked
+ * for a resize to the other nodes, in turn, and its progress is relayed. Failure modes: there are too few other
+ * devices; a controller goes away (the switch is followed to its end); the caller goes away (switches that have begun
+ * go on). If a time is given, api_leave.c does the work. */
 #include "base/alloc.h"
 #include "daemon/api/switches/switches.h"
 #include "daemon/cluster/job_events.h"

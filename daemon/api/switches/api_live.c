@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs whose ranks run: run, stop, snapshot, and what status says.
+/* The calls behind `ptcctl run`, `stop`, `snapshot` and `rollback`, for jobs whose ranks run.
  *
  * Happy path: run, stop and snapshot are switches like resize, with the same progress and summary; status asks every
  * node of the job for the states of its ranks.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An operator says that a node is lost, or a device is bad, or takes that back. Happy path: a key under
- * /ptc/nodes-lost/ or /ptc/nodes-bad/, which every daemon sees. Or a node is to be forgotten: its keys go.
+/* The calls behind `ptcctl node lost`, `node forget` and `device bad`: an operator says that a node is lost, or a
+ * device is bad, or takes that back. Happy path: a key under /ptc/nodes-lost/ or /ptc/nodes-bad/, which every daemon
+ * sees. Or a node is to be forgotten: its keys go.
  *
  * A device that is good again is also given back to jobs that have left it, because their ranks were slow there.
  *
@@ -37,6 +38,22 @@ static void look(void *arg)
 	k->devices = k->yes ? n->doc.devices : 0;
 }
 
+/* For root, who wants to do something with the node; `what`, in the error for others. */
+static int find_node(struct ptc_rpc_call *call, const char *what, struct known *k, struct ptc_error *err)
+{
+	int rc = ptc_name_check_job(k->node, err);
+
+	if (rc == 0 && ptc_api_uid(call) != 0)
+		rc = ptc_error_set(err, PTC_EPERM, "only root may %s", what);
+	if (rc == 0)
+		rc = ptc_api_listed(k->d, call, err);
+	if (rc == 0)
+		rc = ptc_loop_call(k->d->loop, look, k);
+	if (rc == 0 && !k->yes)
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "node \"%s\" is not known; see `ptcctl nodes`", k->node);
+	return rc;
+}
+
 PTC_API_HANDLER(ptc_api_node_lost)
 {
 	struct ptc_daemon *d = arg;
@@ -48,15 +65,7 @@ PTC_API_HANDLER(ptc_api_node_lost)
 	if (rc)
 		return rc;
 	k.node = req->node;
-	rc = ptc_name_check_job(req->node, err);
-	if (rc == 0 && ptc_api_uid(call) != 0)
-		rc = ptc_error_set(err, PTC_EPERM, "only root may declare a node lost");
-	if (rc == 0)
-		rc = ptc_api_listed(d, call, err);
-	if (rc == 0)
-		rc = ptc_loop_call(d->loop, look, &k);
-	if (rc == 0 && !k.yes)
-		rc = ptc_error_set(err, PTC_ENOTFOUND, "node \"%s\" is not known; see `ptcctl nodes`", req->node);
+	rc = find_node(call, "declare a node lost", &k, err);
 	if (rc == 0)
 		rc = ptc_cluster_declare_lost(d->cluster, req->node, !req->undo, err);
 	ptc_pb_free(&req->base);
@@ -298,15 +307,7 @@ PTC_API_HANDLER(ptc_api_device_bad)
 	if (rc)
 		return rc;
 	k.node = req->node;
-	rc = ptc_name_check_job(req->node, err);
-	if (rc == 0 && ptc_api_uid(call) != 0)
-		rc = ptc_error_set(err, PTC_EPERM, "only root may mark a device");
-	if (rc == 0)
-		rc = ptc_api_listed(d, call, err);
-	if (rc == 0)
-		rc = ptc_loop_call(d->loop, look, &k);
-	if (rc == 0 && !k.yes)
-		rc = ptc_error_set(err, PTC_ENOTFOUND, "node \"%s\" is not known; see `ptcctl nodes`", req->node);
+	rc = find_node(call, "mark a device", &k, err);
 	if (rc == 0 && !req->undo && req->device >= k.devices) /* a mark outlives the device that it is of */
 		rc = ptc_error_set(err, PTC_ENOTFOUND,
 				   "node %s has %u devices, from 0 on; see `ptcctl nodes --devices`", req->node,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commands: create a job, plan, resize, abort.
+/* The calls behind `ptcctl job create`, `plan`, `resize` and `abort`.
  *
  * Happy path of resize: the controller's daemon plans on a server thread,
  * hands the switch to the loop, and streams its progress; the switch belongs

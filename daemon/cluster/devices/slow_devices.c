@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/digest.h"
 #include "base/number/versions.h"
 #include "formats/members.h"
 
@@ -41,6 +42,17 @@ const struct ptc_slow_device *ptc_slow_device_find(const struct ptc_slow_devices
 	const struct ptc_slow_device *s = find(d, node, device);
 
 	return s && s->until_ms > now_ms ? s : NULL;
+}
+
+uint64_t ptc_slow_devices_key(const struct ptc_slow_devices *d, int64_t now_ms)
+{
+	uint64_t key = 0;
+
+	for (size_t i = 0; i < d->n; i++)
+		if (d->v[i].until_ms > now_ms)
+			key += ptc_digest_append(ptc_digest_append(~UINT64_C(0), d->v[i].node, strlen(d->v[i].node)),
+						 &d->v[i].device, sizeof d->v[i].device);
+	return key;
 }
 
 /* Sets node and device. */

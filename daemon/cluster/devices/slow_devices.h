@@ -35,6 +35,8 @@ void ptc_slow_devices_done(struct ptc_slow_devices *d);
 /* The entry of the device whose time is not over; NULL: there is none. */
 const struct ptc_slow_device *ptc_slow_device_find(const struct ptc_slow_devices *d, const char *node, uint32_t device,
 						   int64_t now_ms);
+/* A number of the devices whose time is not over, whatever their order; 0: there is none. */
+uint64_t ptc_slow_devices_key(const struct ptc_slow_devices *d, int64_t now_ms);
 /* key: "slow/NODE/INDEX". Adds the entry, or replaces the one of that device, as seen. */
 int ptc_slow_device_put(struct ptc_slow_devices *d, const char *key, const char *json, size_t len,
 			struct ptc_error *err);

@@ -54,6 +54,34 @@ static void test_until(void **state)
 	assert_int_equal(d.n, 0);
 }
 
+/* It says which devices are left now: not since when, nor in which order they were written down. */
+static void test_key(void **state)
+{
+	struct ptc_slow_devices d = { 0 }, e = { 0 };
+	uint64_t one, two;
+
+	(void)state;
+	assert_int_equal(ptc_slow_devices_key(&d, 0), 0);
+	put(&d, "n1", 0, 1, 5);
+	one = ptc_slow_devices_key(&d, 1);
+	assert_int_not_equal(one, 0);
+	put(&d, "n2", 0, 2, 9);
+	two = ptc_slow_devices_key(&d, 1);
+	assert_int_not_equal(two, one);
+	put(&e, "n2", 0, 1, 7);
+	put(&e, "n1", 0, 3, 8);
+	assert_int_equal(ptc_slow_devices_key(&e, 1), two);
+	assert_int_not_equal(ptc_slow_devices_key(&d, 5), two); /* the time of n1:0 is over */
+	ptc_slow_device_delete(&d, "slow/n2/0");
+	assert_int_equal(ptc_slow_devices_key(&d, 4), one);
+	assert_int_equal(ptc_slow_devices_key(&d, 5), 0);
+	ptc_slow_device_delete(&d, "slow/n1/0");
+	put(&d, "n1", 1, 1, 5);
+	assert_int_not_equal(ptc_slow_devices_key(&d, 1), one);
+	ptc_slow_devices_done(&d);
+	ptc_slow_devices_done(&e);
+}
+
 static void test_listing(void **state)
 {
 	struct ptc_slow_devices d = { 0 };
@@ -108,6 +136,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_until),
+		cmocka_unit_test(test_key),
 		cmocka_unit_test(test_listing),
 		cmocka_unit_test(test_refused),
 	};

@@ -53,23 +53,27 @@ struct addrinfo *ptc_machine_look_up(const char *address)
 	return getaddrinfo(host, colon + 1, &hints, &list) == 0 ? list : NULL;
 }
 
-int ptc_machine_connect(const struct addrinfo *a, bool *ret_there)
+int ptc_machine_connect(const struct addrinfo *a, enum ptc_machine *ret)
 {
 	int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-	*ret_there |= fd < 0; /* nothing can be told */
+	if (fd < 0)
+		*ret = PTC_MACHINE_TAKES; /* nothing can be told */
 	if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS) {
-		*ret_there |= errno == ECONNREFUSED;
+		if (errno == ECONNREFUSED)
+			*ret = PTC_MACHINE_REFUSES;
 		close(fd);
 		fd = -1;
 	}
 	return fd;
 }
 
-bool ptc_machine_answered(int fd)
+enum ptc_machine ptc_machine_answered(int fd)
 {
 	socklen_t len = sizeof(int);
 	int e = EIO;
 
-	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &len) == 0 && (e == 0 || e == ECONNREFUSED);
+	if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &len) != 0)
+		return PTC_MACHINE_SILENT;
+	return e == 0 ? PTC_MACHINE_TAKES : e == ECONNREFUSED ? PTC_MACHINE_REFUSES : PTC_MACHINE_SILENT;
 }

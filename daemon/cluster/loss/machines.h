@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a machine is there: it takes a TCP connection, or refuses one. So it says nothing of the programs on it.
+/* Whether a machine is there: it takes a TCP connection, or refuses one. If it refuses one, no program listens there.
  *
  * Any thread. Failure modes: a name that nobody resolves, no descriptor; each function says what it gives then. */
 #pragma once
@@ -11,8 +11,13 @@ struct addrinfo;
 struct addrinfo *ptc_machine_look_up(const char *address);
 /* Whether that is an address of this machine, such as of a member of etcd that runs here. Nothing is sent. */
 bool ptc_machine_is_own(const struct addrinfo *a);
-/* Begins a connection. A socket to poll for POLLOUT; -1: there is no more to wait for. *ret_there: somebody is there,
- * or nothing can be told. */
-int ptc_machine_connect(const struct addrinfo *a, bool *ret_there);
-/* Of such a socket that poll has found ready: whether somebody is there. */
-bool ptc_machine_answered(int fd);
+enum ptc_machine {
+	PTC_MACHINE_SILENT, /* it has not answered, or the network says that it cannot be reached */
+	PTC_MACHINE_REFUSES,
+	PTC_MACHINE_TAKES, /* or nothing can be told */
+};
+/* Begins a connection. A socket to poll for POLLOUT; -1: there is no more to wait for. *ret: left as it is where the
+ * machine has not answered yet. */
+int ptc_machine_connect(const struct addrinfo *a, enum ptc_machine *ret);
+/* Of such a socket that poll has found ready: what the machine has answered. */
+enum ptc_machine ptc_machine_answered(int fd);

@@ -49,6 +49,16 @@ bool ptc_loss_early(const struct ptc_loss *l, int64_t now_ns)
 	return l->since_ns && now_ns >= l->most_ns && now_ns - l->since_ns >= PTC_MIN(l->after_ns, PTC_LOSS_SETTLES_NS);
 }
 
+bool ptc_refusals_saw(struct ptc_refusals *r, bool refused, int64_t now_ns)
+{
+	if (!refused || now_ns - r->last_ns > PTC_REFUSALS_LATE_NS)
+		*r = (struct ptc_refusals){ 0 };
+	r->last_ns = now_ns;
+	if (refused && r->n++ == 0)
+		r->first_ns = now_ns;
+	return r->n >= PTC_REFUSALS && now_ns - r->first_ns >= PTC_REFUSED_NS;
+}
+
 int64_t ptc_loss_stand_ns(int64_t after_ns, bool declared, bool unreachable, double step_s)
 {
 	int64_t steps = (int64_t)(PTC_LOSS_STEPS * 1e9 * step_s);

@@ -42,6 +42,20 @@ bool ptc_loss_is(const struct ptc_loss *l, int64_t down_ns, bool declared, int64
  * have ended; nor until etcd has answered without a break for after_ns, or for PTC_LOSS_SETTLES_NS if that is less, in
  * which every node that lives gets its lease back. */
 bool ptc_loss_early(const struct ptc_loss *l, int64_t now_ns);
+/* What looks have found at the address of a node that is down: its machine is there, and its ptcd does not listen. All
+ * zero: nobody has looked. A ptcd that a crash has ended listens again before PTC_REFUSED_NS are over, for systemd
+ * starts it after half a second (deploy/systemd/ptcd.service.in). */
+#define PTC_REFUSALS         4 /* looks, at least */
+#define PTC_REFUSED_NS       INT64_C(1500000000)
+#define PTC_REFUSALS_LATE_NS INT64_C(5000000000)
+struct ptc_refusals {
+	int64_t first_ns, last_ns; /* last_ns: of the last look, whatever it found */
+	uint32_t n;                /* looks in a row that were refused */
+};
+/* One more look, which ended at now_ns. refused: the machine has refused the connection; not if it took it, if it said
+ * nothing, or if nothing can be told. True: it has refused each look for PTC_REFUSED_NS. If the look before was
+ * PTC_REFUSALS_LATE_NS ago, the count begins anew. */
+bool ptc_refusals_saw(struct ptc_refusals *r, bool refused, int64_t now_ns);
 /* How long the steps of a job's other ranks have to stand until it goes on without nodes that are down. declared: an
  * operator says that they are lost; unreachable: one is passed by because its machine answers nothing. step_s: how long
  * a step takes; 0: no step has been seen, so that one which takes long does not differ from one that does not end. */

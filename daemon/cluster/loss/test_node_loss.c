@@ -173,6 +173,34 @@ static void steps_stand(void **state)
 	assert_int_equal(ptc_loss_stand_ns(10 * S, true, true, 0), S);
 }
 
+/* A machine refuses connections at looks, which end at these milliseconds. */
+static bool refused(struct ptc_refusals *r, int64_t from_ms, int64_t to_ms, int64_t each_ms)
+{
+	bool closed = false;
+
+	for (int64_t t = from_ms; t <= to_ms; t += each_ms)
+		closed = ptc_refusals_saw(r, true, t * (S / 1000));
+	return closed;
+}
+
+static void refusals(void **state)
+{
+	struct ptc_refusals r = { 0 };
+
+	(void)state;
+	assert_false(refused(&r, 10000, 11400, 200));
+	assert_true(refused(&r, 11600, 11600, 200));
+	assert_false(ptc_refusals_saw(&r, false, 12 * S)); /* a ptcd listens again, or the machine is silent */
+	assert_false(refused(&r, 12200, 13600, 200));
+	assert_true(refused(&r, 13800, 13800, 200));
+	assert_true(refused(&r, 14800, 18000, 1000)); /* whoever looks does so less often by then */
+	assert_false(refused(&r, 40000, 40000, 200)); /* nobody looked meanwhile */
+
+	r = (struct ptc_refusals){ 0 };
+	assert_false(refused(&r, 1000, 3000, 1000)); /* three looks are too few, whatever the time */
+	assert_true(refused(&r, 4000, 4000, 1000));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -185,6 +213,7 @@ int main(void)
 		cmocka_unit_test(one_of_two),
 		cmocka_unit_test(early),
 		cmocka_unit_test(steps_stand),
+		cmocka_unit_test(refusals),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -44,6 +44,11 @@ int64_t ptc_cluster_lease(struct ptc_cluster *c)
 	return atomic_load(&c->lease_id);
 }
 
+int64_t ptc_cluster_store_since(const struct ptc_cluster *c)
+{
+	return atomic_load(&c->store_since);
+}
+
 int64_t ptc_cluster_coordination_epoch(const struct ptc_cluster *c)
 {
 	return c->coordination_epoch;

@@ -68,6 +68,7 @@ struct ptc_cluster {
 		struct wait *head;
 	} waits;
 	atomic_int_least64_t lease_id;
+	atomic_int_least64_t store_since; /* mod_revision of our entry in the register, which names the store */
 	struct {
 		atomic_uint_fast64_t bytes, used;
 		atomic_bool full;

@@ -5,8 +5,9 @@
  * others read it. One document for each node, until the node is forgotten.
  *
  * Failure modes: that daemon does not write (the next ones do, each PATIENCE_NS later); another one has written
- * meanwhile (what it has written counts, and is written over if it says less); etcd does not answer (again after
- * PATIENCE_NS); a document that cannot be read (a line says so, and it is written over). */
+ * meanwhile (what it has written counts, and is written over if it has fewer losses than this daemon knows of); etcd
+ * does not answer (again after PATIENCE_NS); a document that cannot be read (a line says so, and it is written
+ * over). */
 #include "daemon/cluster/mirror/internal.h"
 
 #include "base/alloc.h"

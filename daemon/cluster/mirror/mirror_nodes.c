@@ -78,7 +78,7 @@ void ptc_cluster_node_ended(struct ptc_cluster *c, struct ptc_node *n)
 bool ptc_cluster_any_lost(const struct ptc_cluster *c)
 {
 	for (size_t i = 0; i < c->nnodes; i++)
-		if (c->nodes[i]->lost || c->nodes[i]->unreachable)
+		if (c->nodes[i]->lost || c->nodes[i]->unreachable || c->nodes[i]->closed)
 			return true;
 	return false;
 }

@@ -51,7 +51,8 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 				    ptc_sys_now_ns());
 	c->nodes[i]->doc = doc;
 	c->nodes[i]->up = c->nodes[i]->seen = true;
-	c->nodes[i]->lost = c->nodes[i]->unreachable = c->nodes[i]->forgotten = false;
+	c->nodes[i]->lost = c->nodes[i]->unreachable = c->nodes[i]->closed = c->nodes[i]->forgotten = false;
+	c->nodes[i]->refusals = (struct ptc_refusals){ 0 };
 	c->nodes[i]->down_ns = 0;
 	c->nodes[i]->create_revision = kv->create_revision;
 	c->nodes[i]->lease = kv->lease;

@@ -91,19 +91,58 @@ static char *own_doc(struct ptc_cluster *c)
 	return json;
 }
 
-int ptc_cluster_take_lease(struct ptc_cluster *c, struct ptc_error *err)
+/* Our entry in the register names the store. It is written only if it says something else, so its mod_revision says
+ * when this store came into the cluster. *ret_revision 0: it has to be written. */
+static int look_for_entry(struct ptc_cluster *c, const char *key, const char *text, int64_t *ret_revision,
+			  struct ptc_error *err)
 {
-	static const char value[] = "{\"version\":1}";
-	char key[128], lost[128], known[128], *json;
-	struct ptc_etcd_op ops[3] = { { .key = key },
-				      { .key = lost }, /* we are back */
-				      { .key = known, .value = value, .len = strlen(value) } };
+	struct ptc_etcd_kvs kvs = { 0 };
+	int rc = ptc_etcd_get(c->etcd, key, false, 1, &kvs, err);
+
+	*ret_revision = 0;
+	if (rc == 0 && kvs.n && kvs.kv[0].len == strlen(text) && memcmp(kvs.kv[0].value, text, kvs.kv[0].len) == 0)
+		*ret_revision = kvs.kv[0].mod_revision;
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+/* json: our document. */
+static int put_keys(struct ptc_cluster *c, const char *key, const char *json, struct ptc_error *err)
+{
+	char lost[128], known[128], entry[96];
+	struct ptc_etcd_compare cmp[2] = { { key, PTC_ETCD_CREATE_REV, 0 }, { .key = known } };
+	struct ptc_etcd_op ops[3] = {
+		{ .key = key, .value = json, .len = strlen(json), .lease = ptc_etcd_lease_id(c->lease) },
+		{ .key = lost }, /* we are back */
+		{ .key = known, .value = entry }
+	};
+	int64_t since, revision = 0;
 	bool ok = false;
 	int rc;
 
-	node_key(c, key, sizeof key);
 	snprintf(lost, sizeof lost, LOST_PREFIX "%s", c->opts.node.name);
 	snprintf(known, sizeof known, KNOWN_PREFIX "%s", c->opts.node.name);
+	snprintf(entry, sizeof entry, "{\"version\":1,\"store\":\"%s\"}", c->opts.node.store_id);
+	ops[2].len = strlen(entry);
+	rc = look_for_entry(c, known, entry, &since, err);
+	if (rc)
+		return rc;
+	cmp[1].target = PTC_ETCD_MOD_REV;
+	cmp[1].equal = since;
+	rc = ptc_etcd_txn(c->etcd, cmp, since ? 2 : 1, ops, since ? 2 : 3, "etcd.node", &ok, &revision, err);
+	if (rc == 0 && !ok)
+		rc = ptc_error_set(err, PTC_ECONFLICT, "node key %s or %s changed while we took them", key, known);
+	if (rc == 0)
+		atomic_store(&c->store_since, since ? since : revision);
+	return rc;
+}
+
+int ptc_cluster_take_lease(struct ptc_cluster *c, struct ptc_error *err)
+{
+	char key[128], *json;
+	int rc;
+
+	node_key(c, key, sizeof key);
 	c->lease = ptc_etcd_lease_free(c->lease, false);
 	rc = ptc_cluster_check(c, err); /* etcd may have lost its data while we ran */
 	if (rc == 0)
@@ -116,14 +155,8 @@ int ptc_cluster_take_lease(struct ptc_cluster *c, struct ptc_error *err)
 	json = own_doc(c);
 	if (!json)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the node document");
-	ops[0].value = json;
-	ops[0].len = strlen(json);
-	ops[0].lease = ptc_etcd_lease_id(c->lease);
-	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ key, PTC_ETCD_CREATE_REV, 0 }, 1, ops, 3, "etcd.node",
-			  &ok, NULL, err);
+	rc = put_keys(c, key, json, err);
 	ptc_free(json);
-	if (rc == 0 && !ok)
-		rc = ptc_error_set(err, PTC_ECONFLICT, "node key %s appeared while we took it", key);
 	if (rc == 0)
 		atomic_store(&c->lease_id, ptc_etcd_lease_id(c->lease));
 	return rc;

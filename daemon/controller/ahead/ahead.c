@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path and failure modes: ahead.h. First the devices are claimed. Then each node is asked to start its ranks, and
- * to build them (Peer/Start, Peer/Build). These requests are in the job's order, and are sent only while no switch is
- * under way; if a switch ends them, they are sent again. A node that has carried out such a request before answers it
- * at once. The ranks' declarations are compared with the state and written into etcd, so the switch knows its layout
- * from its first check on. Ranks may declare without memory (ptc_declared); a failure up to here costs nothing. A node
- * with such ranks is then asked to build once more, and answers when they have memory and wait to be restored. */
+/* Starts ranks of a resize before it begins, and has them build meanwhile (build: ahead). Happy path and failure
+ * modes: ahead.h. First the devices are claimed. Then each node is asked to start its ranks, and to build them
+ * (Peer/Start, Peer/Build). These requests are in the job's order, and are sent only while no switch is under way; if
+ * a switch ends them, they are sent again. A node that has carried out such a request before answers it at once. The
+ * ranks' declarations are compared with the state and written into etcd, so the switch knows its layout from its first
+ * check on. Ranks may declare without memory (ptc_declared); a failure up to here costs nothing. A node with such
+ * ranks is then asked to build once more, and answers when they have memory and wait to be restored. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

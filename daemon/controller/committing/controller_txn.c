@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The controller's transactions. Each is a task of the job's lane. The task carries copies of everything that it needs
- * (txn_content.c), and brings its outcome back to the loop. Long documents are encoded on the pool for computation.
+/* The controller's transactions in etcd: the intent, both commits, halts, and the end of an aborted switch (the
+ * barrier key). Each is a task of the job's lane. The task carries copies of everything that it needs (txn_content.c),
+ * and brings its outcome back to the loop. Long documents are encoded on the pool for computation.
  *
  * Happy path: blobs that are too long for a transaction are written first. (They are content-addressed, so writing them
  * twice is harmless.) Then one Txn writes the rest. It compares the lock's create_revision (we are still the

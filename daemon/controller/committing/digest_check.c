@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares the digests that nodes have answered: of the new generation with those of its source, before the second
- * commit.
+/* Compares the digests that nodes have answered: those of the new generation with those of its source, before the
+ * second commit.
  *
  * Happy path: ptc_merge_take moves the answers out of the controller. A task merges them item by item, and compares
  * each replica and each item with what is expected. The merged digests become those of the manifest.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The document of copies in etcd. Happy path: one transaction. It compares that we hold the lock, that the record is
- * the one that was looked at, that no switch has begun, and that nobody else has written the document. Then nodes drop
- * the tables that the document names no more. Failure modes: a compare failed, or etcd is unreachable: nothing is
- * named, and the keeper looks again; the document is too long. A node that misses the call drops these tables at its
- * next Finish. */
+/* Writes the document of copies in etcd. Happy path: one transaction. It compares that we hold the lock, that the
+ * record is the one that was looked at, that no switch has begun, and that nobody else has written the document. Then
+ * nodes drop the tables that the document names no more. Failure modes: a compare failed, or etcd is unreachable:
+ * nothing is named, and the keeper looks again; the document is too long. A node that misses the call drops these
+ * tables at its next Finish. */
 #include "daemon/controller/copies/copy_keeper.h"
 #include "proto/pb.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The devices of ranks that a switch is to start.
+/* Claims the devices of ranks that a switch is to start.
  *
  * Happy path: the document is read, no other job has one of the devices, and the transaction of the intent writes the
  * document anew if nobody has written it since. So if two jobs begin at the same moment, one of them finds the devices

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The document of devices as a controller reads and writes it.
+/* Reads and writes the document of devices, for a controller.
  *
  * Happy path: the document is read with the mod_revision that a transaction is to compare, and without the devices of
  * deleted jobs. Failure modes: it cannot be read; it is too long. If it is too long, devices of nodes that are not up

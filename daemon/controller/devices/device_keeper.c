@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices go back once nobody needs them.
+/* Gives devices back once nobody needs them.
  *
  * Happy path: no switch but a snapshot is under way, and the job has devices that ranks of the record do not need. Each
  * node of such devices that is settled (ptc_job_settled) is asked which of its processes live. The devices that none of
@@ -20,7 +20,7 @@
 #include "base/number/fence.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
-#include "daemon/cluster/ranks/rank_rows.h"
+#include "formats/ranks/rank_rows.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"

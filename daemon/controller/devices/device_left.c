@@ -3,7 +3,7 @@
  * (daemon/cluster/devices/slow_devices.h), in transactions that compare the job's lock. Failure modes: the lock is
  * another's (nothing more is written, and no error); etcd does not answer; memory. */
 #include "daemon/controller/device_claim.h"
-#include "daemon/coord/etcd.h"
+#include "daemon/cluster/cluster.h"
 
 #include "base/alloc.h"
 #include "base/check.h"

@@ -199,10 +199,9 @@ bool ptc_odd_devices_tick(struct ptc_controller *ctl)
 		o->n = n;
 		o->state = ODD_WRITTEN;
 	}
-	if (!o || o->state == ODD_STAYS)
+	if (!o || o->state == ODD_STAYS || !ctl->recovery.has_elastic) /* which others read */
 		return false;
-	if (ptc_controller_idle(ctl) && ctl->recovery.has_elastic && !ctl->recovery.planning &&
-	    ptc_sys_now_ns() >= o->retry_ns)
+	if (ptc_controller_idle(ctl) && !ctl->recovery.planning && ptc_sys_now_ns() >= o->retry_ns)
 		go_on(ctl, o);
 	return true;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a job ends whose ranks finish.
+/* Ends a job whose ranks finish.
  *
  * Happy path: all ranks finish at one step; the first node that says so makes the controller take a snapshot there, and
  * with it the record says `done`. A caller whose switch was to stop the ranks after that step gets the summary of this

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The result of a committed switch (docs/control.md), for the waiting caller and for the switch's event. Loop thread.
+/* Makes the summary of a committed switch (docs/control.md), for the waiting caller and for the switch's event. Loop
+ * thread.
  *
  * Happy path: the result is made once, when the core says that the switch is done.
  *

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The result of a committed switch as JSON (docs/control.md), and its end. Any thread.
+/* Writes the summary of a committed switch as JSON (docs/control.md), and ends it. Any thread.
  *
  * Failure modes: out of memory (NULL; the switch is committed all the same). */
 #include "daemon/controller/ending/summary_text.h"
 
 #include "base/alloc.h"
-#include "formats/json.h"
+#include "formats/members.h"
 
 #include <string.h>
 
@@ -40,6 +40,20 @@ static void add_first_step(struct ptc_switch_pause *p, double ms)
 	p->lost_ms += ms;
 }
 
+#define LINK(member, kind)   PTC_ROW(struct ptc_link_use, #member, member, kind)
+#define SUMMARY(member, ...) PTC_ROW(struct ptc_switch_summary, #member, member, __VA_ARGS__)
+
+static const struct ptc_member link_rows[] = { LINK(from, TEXT), LINK(bytes, U64), LINK(seconds, REAL),
+					       LINK(to, TEXT) };
+static const struct ptc_members link_members = PTC_MEMBERS(link_rows, struct ptc_link_use);
+/* After the phases and the plan. */
+static const struct ptc_member summary_rows[] = {
+	SUMMARY(blobs, MAP, PTC_IF_TEXT(struct ptc_switch_summary, blobs.text), .of = &ptc_blobs_review_members),
+	SUMMARY(links, LIST, PTC_IF(struct ptc_switch_summary, nlinks), PTC_COUNT(struct ptc_switch_summary, nlinks),
+		.of = &link_members),
+};
+static const struct ptc_members summary_members = PTC_MEMBERS(summary_rows, struct ptc_switch_summary);
+
 static json_t *phases_json(const struct ptc_switch_summary *s)
 {
 	json_t *list = json_array();
@@ -47,17 +61,6 @@ static json_t *phases_json(const struct ptc_switch_summary *s)
 	for (size_t i = 0; i < s->nphases; i++)
 		json_array_append_new(list, json_pack("{s:s, s:f}", "phase", ptc_job_phase_name(s->phases[i].phase),
 						      "ms", s->phases[i].ms));
-	return list;
-}
-
-static json_t *links_json(const struct ptc_switch_summary *s)
-{
-	json_t *list = json_array();
-
-	for (size_t i = 0; i < s->nlinks; i++)
-		json_array_append_new(list, json_pack("{s:s, s:I, s:f, s:s}", "from", s->links[i].from, "bytes",
-						      (json_int_t)s->links[i].bytes, "seconds", s->links[i].seconds,
-						      "to", s->links[i].to));
 	return list;
 }
 
@@ -69,13 +72,9 @@ char *ptc_switch_summary_text(const struct ptc_switch_summary *s, double first_s
 				 "verified_bytes", (json_int_t)s->verified_bytes, "plan",
 				 s->plan ? ptc_plan_report_json(s->plan) : json_null());
 
-	if (s->blobs.text[0])
-		json_object_set_new(root, "blobs", ptc_rank_states_json(&s->blobs));
-	if (s->nlinks)
-		json_object_set_new(root, "links", links_json(s));
 	if (first_step_ms >= 0)
 		add_first_step(&end.pause, first_step_ms);
-	if (ptc_switch_end_put(root, &end) == 0)
+	if (ptc_members_put(root, &summary_members, s) == 0 && ptc_switch_end_put(root, &end) == 0)
 		text = ptc_json_text(root);
 	json_decref(root);
 	return text;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: the loop writes the latest progress, and the steps of a call send it: within milliseconds while changes
- * follow each other, and within 200 ms when none has come for a while. Failure modes: the client goes away (the switch
- * goes on), the daemon stops. */
+/* Sends the progress of a switch to callers that wait for it. Happy path: the loop writes the latest progress, and the
+ * steps of a call send it: within milliseconds while changes follow each other, and within 200 ms when none has come
+ * for a while. Failure modes: the client goes away (the switch goes on), the daemon stops. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"

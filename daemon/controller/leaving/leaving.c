@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job does when a node is about to be taken away. Happy path and failure modes: leaving.h.
+/* Moves a job off a node that is about to be taken away (`ptcctl drain --within`). Happy path and failure modes:
+ * leaving.h.
  *
  *   BEGINS --ranks run--> SNAPSHOT --committed--> COPIES --everything is elsewhere--> OVER
  *     |                      | aborted: again        ^                       \--no ranks run--> MOVES --> OVER

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which nodes leave, and what others need of that: the keeper of copies, recovery and planning. Happy path: leaving.h.
- * There are no failure modes. */
+/* Which nodes are about to be taken away, and what others need of that: the keeper of copies, recovery and planning.
+ * Happy path: leaving.h. There are no failure modes. */
 #include "daemon/controller/leaving/leaving.h"
 #include "daemon/controller/internal.h"
 

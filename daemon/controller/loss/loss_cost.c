@@ -12,7 +12,6 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/number/digest.h"
 #include "base/sys/sys.h"
 #include "reshard/copies/copies.h"
 
@@ -233,39 +232,6 @@ struct ask {
 	bool keyed, asked;
 };
 
-static void hash(uint64_t *key, const void *data, size_t len)
-{
-	*key = ptc_digest_append(*key, data, len);
-}
-
-/* Of everything by which the facts are found, but for the snapshot's number: each would find the same. */
-static uint64_t key_of(const struct ask *a, const struct ptc_controller *ctl)
-{
-	const struct ptc_view *v = a->v;
-	const struct ptc_older *bridge = &ctl->older.doc.bridge;
-	const uint64_t numbers[] = { v->from_generation,
-				     v->from_snapshot != 0,
-				     ptc_cluster_epoch(a->all->cluster),
-				     ptc_cluster_device_writes(a->all->cluster),
-				     v->copies.nkeepers,
-				     v->copies.nparts };
-	uint64_t key = 1;
-
-	hash(&key, numbers, sizeof numbers);
-	hash(&key, v->meta.spec_hash, strlen(v->meta.spec_hash) + 1);
-	hash(&key, v->from.layout_hash, strlen(v->from.layout_hash) + 1);
-	hash(&key, a->has, v->nnodes * sizeof *a->has);
-	for (size_t i = 0; i < v->nnodes; i++)
-		hash(&key, v->nodes[i], strlen(v->nodes[i]) + 1);
-	for (size_t i = 0; i < v->copies.nparts; i++)
-		hash(&key, &v->copies.parts[i], sizeof v->copies.parts[i]);
-	for (size_t i = 0; i < v->copies.nitems; i++)
-		hash(&key, v->copies.items[i].v, v->copies.items[i].n);
-	if (bridge->snapshot) /* it counts only while copies are not complete */
-		hash(&key, &bridge->snapshot, sizeof bridge->snapshot);
-	return key;
-}
-
 static int copy_manifest(const struct ptc_manifest_doc *m, struct ptc_manifest_doc *ret)
 {
 	int rc = 0;
@@ -331,7 +297,7 @@ static bool are_there(void *arg)
 	if (ctl->loss->finding)
 		return false;
 	if (!a->keyed)
-		a->key = key_of(a, ctl);
+		a->key = ptc_loss_key(a->all, ctl, a->v, a->has);
 	a->keyed = true;
 	if (ctl->loss->key == a->key && (ctl->loss->known || ptc_sys_now_ns() - ctl->loss->found_ns < RETRY_NS)) {
 		*a->ret = *ctl->loss;

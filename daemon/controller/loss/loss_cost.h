@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the loss of one node would cost a job now, for `ptcctl status` (docs/failures.md, "What a loss would cost").
  *
- * Facts are found by a task, and kept until the job's nodes, layout, copies or the cluster's devices change. What ranks
- * do is asked at each status call. The answer never promises more than is known: `unknown` is one of its words.
+ * Facts are found by a task, and kept until the job's nodes, layout or copies change, or the devices that it could use,
+ * or which nodes it leaves. What ranks do is asked at each status call. The answer never promises more than is known:
+ * `unknown` is one of its words.
  *
  * Failure modes: documents that cannot be read (the facts say so), memory. */
 #pragma once
@@ -45,6 +46,10 @@ struct ptc_loss_now {
  * each of v's nodes, whether it is up and has its table. Blocking, at most `ms`; not on the loop. */
 void ptc_loss_facts_get(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, int64_t ms,
 			struct ptc_loss_facts *ret);
+/* loss_key.c: a number of all that facts are found by, but for the snapshot's number: each would find the same. [loop]
+ */
+uint64_t ptc_loss_key(struct ptc_controllers *all, const struct ptc_controller *ctl, const struct ptc_view *v,
+		      const bool *has);
 /* loss_cost_said.c: `node_loss` of docs/control.md. Pure. NULL: out of memory. */
 json_t *ptc_loss_json(const struct ptc_loss_facts *f, const struct ptc_loss_now *now);
 /* described_loss.c: what the loss of a node will cost, as far as the job's description says it: a list of

@@ -62,8 +62,34 @@ static bool has_table(struct ptc_controllers *all, const struct ptc_view *v, siz
 	return rc != PTC_ENOTFOUND && rc != PTC_ELOST && rc != PTC_ECORRUPT;
 }
 
+#define TENSOR(key, member, ...) PTC_ROW(struct ptc_lost_tensor, key, member, __VA_ARGS__)
+#define ABSENT(member, kind)     PTC_ROW(struct ptc_absent_node, #member, member, kind)
+#define REPORT(key, member, ...) PTC_ROW(struct ptc_lost_report, key, member, __VA_ARGS__)
+#define COUNT(member)            PTC_COUNT(struct ptc_lost_report, member)
+#define IF(member)               PTC_IF(struct ptc_lost_report, member)
+
+static const struct ptc_member name_rows[] = { { NULL, PTC_IS_STRING, .size = sizeof(char *) } };
+static const struct ptc_members name_members = PTC_MEMBERS(name_rows, char *);
+static const struct ptc_member tensor_rows[] = {
+	TENSOR("tensor", name, TEXT), TENSOR("bytes", bytes, I64),
+	TENSOR("nodes", nodes, ARRAY, PTC_COUNT(struct ptc_lost_tensor, nnodes), .of = &name_members)
+};
+static const struct ptc_members tensor_members = PTC_MEMBERS(tensor_rows, struct ptc_lost_tensor);
+static const struct ptc_member absent_rows[] = { ABSENT(node, STRING), ABSENT(state, STRING), ABSENT(down_s, REAL),
+						 ABSENT(means, STRING) };
+static const struct ptc_members absent_members = PTC_MEMBERS(absent_rows, struct ptc_absent_node);
+static const struct ptc_member lost_rows[] = { REPORT("tensors", ntensors, U64), REPORT("bytes", bytes, I64),
+					       REPORT("list", listed, LIST, COUNT(nlisted), .of = &tensor_members) };
+static const struct ptc_members lost_members = PTC_MEMBERS(lost_rows, struct ptc_lost_report);
+static const struct ptc_member report_rows[] = {
+	REPORT("absent", absent, LIST, IF(absent), COUNT(nabsent), .of = &absent_members),
+	{ "lost", PTC_IS_MAP, IF(ntensors), .of = &lost_members }, /* offset 0: of the whole */
+};
+const struct ptc_members ptc_lost_report_members = PTC_MEMBERS(report_rows, struct ptc_lost_report);
+
 /* Takes into the report what there is room for. */
-static int take_lost(const struct ptc_spec *spec, const struct ptc_lost *lost, size_t n, struct ptc_lost_report *r)
+static int take_lost(const struct ptc_view *v, const struct ptc_spec *spec, const struct ptc_lost *lost, size_t n,
+		     struct ptc_lost_report *r)
 {
 	r->ntensors = n;
 	r->listed = n ? ptc_calloc(PTC_MIN(n, (size_t)PTC_LOST_LISTED), sizeof *r->listed) : NULL;
@@ -79,7 +105,8 @@ static int take_lost(const struct ptc_spec *spec, const struct ptc_lost *lost, s
 		(void)ptc_item_name(spec, lost[i].item, to->name, sizeof to->name);
 		to->bytes = lost[i].bytes;
 		to->nnodes = lost[i].nnodes;
-		memcpy(to->nodes, lost[i].nodes, sizeof to->nodes);
+		for (uint32_t k = 0; k < to->nnodes; k++)
+			to->nodes[k] = v->nodes[lost[i].nodes[k]];
 	}
 	return 0;
 }
@@ -95,7 +122,7 @@ static int find(struct ptc_controllers *all, const struct ptc_view *v, const str
 
 	if (!rc)
 		rc = ptc_layout_lost(h.with.layout, &h.with.at, (uint32_t)v->nnodes, usable, &lost, &n, err);
-	if (!rc && take_lost(spec, lost, n, r) != 0)
+	if (!rc && take_lost(v, spec, lost, n, r) != 0)
 		rc = ptc_nomem(err);
 	ptc_free(lost);
 	ptc_copied_layout_done(&h);
@@ -139,7 +166,7 @@ struct absent {
 	int rc;
 };
 
-static uint64_t tensors_of(const struct ptc_lost_report *r, uint32_t node)
+static uint64_t tensors_of(const struct ptc_lost_report *r, const char *node)
 {
 	uint64_t n = 0;
 
@@ -196,7 +223,7 @@ static void list_absent(void *arg)
 			: ctl && ptc_controller_passes(ctl, at) ? "passed by"
 								: "down";
 		a->r->absent[a->r->nabsent++] = (struct ptc_absent_node){
-			.node = i,
+			.node = a->v->nodes[i],
 			.state = state,
 			.down_s = n->up ? 0.0 : (double)(ptc_sys_now_ns() - n->down_ns) / 1e9,
 		};

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job's events say of nodes: one is down, is back, or counts as lost for the job; its core is told of those that
- * are lost.
+/* Writes the events node_down, node_back and node_lost of a job, and tells its core which nodes are lost.
  *
  * Happy path: every node is up, and there is nothing to do. Failure modes: none. Loop thread. */
 #include "daemon/controller/internal.h"

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes that are down, and that are not waited for once their ptcd is silent, too:
+/* Decides for which nodes that are down a switch does not wait, once their ptcd is silent, too.
+ *
+ * These are:
  * - those on which a switch starts ranks of a job that trains, and where it has none yet: no step shows whether such a
  *   node lives, and none is lost with it;
  * - those of a job whose ranks were given up: its ranks there do not count any more, and the job starts elsewhere;

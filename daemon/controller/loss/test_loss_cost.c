@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said of a loss, case by case: never less than it may cost. */
+/* What is said of a loss, case by case: never less than it may cost. And when it is found out anew. */
 #include "daemon/controller/loss/loss_cost.h"
+
+#include "daemon/controller/internal.h"
+#include "daemon/controller/leaving/leaving.h"
 
 #include "base/check.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -138,6 +142,127 @@ static void nobody_knows(void **state)
 	assert_said("unknown", -1, "being started again", NULL, &whole, &now);
 }
 
+/* ---- when facts are found anew ---- */
+
+/* What the job's nodes and devices are, as the mirror and the controller would say it. */
+static struct {
+	uint64_t node_changes, device_writes;
+	const char *leaves;
+	struct ptc_node nodes[3];
+	struct ptc_job_view job, other;
+	struct ptc_slow_device slow[2];
+	struct ptc_device_given given[2];
+	struct ptc_devices_doc devices;
+} now;
+
+uint64_t ptc_cluster_epoch(const struct ptc_cluster *c)
+{
+	return now.node_changes;
+}
+
+uint64_t ptc_cluster_device_writes(const struct ptc_cluster *c)
+{
+	return now.device_writes;
+}
+
+size_t ptc_cluster_nnodes(const struct ptc_cluster *c)
+{
+	return PTC_ARRAY_LEN(now.nodes);
+}
+
+struct ptc_node *ptc_cluster_node(struct ptc_cluster *c, uint32_t index)
+{
+	return &now.nodes[index];
+}
+
+const struct ptc_devices_doc *ptc_cluster_devices(const struct ptc_cluster *c)
+{
+	return &now.devices;
+}
+
+struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uuid)
+{
+	return strcmp(uuid, "own") == 0 ? &now.job : strcmp(uuid, "other") == 0 ? &now.other : NULL;
+}
+
+bool ptc_leaving_has(const struct ptc_controller *ctl, const char *node)
+{
+	return now.leaves && strcmp(now.leaves, node) == 0;
+}
+
+static void begin_now(void)
+{
+	memset(&now, 0, sizeof now);
+	strcpy(now.nodes[0].doc.name, "n0");
+	strcpy(now.nodes[1].doc.name, "n1");
+	strcpy(now.nodes[2].doc.name, "n2");
+	now.other.has_meta = true;
+	strcpy(now.given[0].node, "n0");
+	strcpy(now.given[0].uuid, "own");
+	strcpy(now.given[1].node, "n2");
+	strcpy(now.given[1].uuid, "other");
+	now.devices = (struct ptc_devices_doc){ now.given, 2 };
+	now.slow[0] = (struct ptc_slow_device){ .node = "n1", .device = 1, .until_ms = INT64_MAX };
+	now.slow[1] = (struct ptc_slow_device){ .node = "n1", .device = 2, .until_ms = 1 };
+	now.job.slow.v = now.slow;
+}
+
+/* Each line is another state, and each is found anew: but for what would change nothing. */
+static void found_anew(void **state)
+{
+	char n0[] = "n0", n1[] = "n1", n2[] = "n2", *names[] = { n0, n1 };
+	bool has[] = { true, true };
+	struct ptc_controllers all = { 0 };
+	struct ptc_controller *ctl = calloc(1, sizeof *ctl);
+	struct ptc_view *v = calloc(1, sizeof *v);
+	uint64_t keys[12];
+	size_t n = 0;
+
+	begin_now();
+	v->nnodes = 2;
+	v->nodes = names;
+	v->from_generation = 3;
+	v->from_snapshot = 5;
+	strcpy(v->meta.uuid, "own");
+#define KEY() (keys[n++] = ptc_loss_key(&all, ctl, v, has))
+	KEY();
+	v->from_snapshot = 6; /* as good as the one before */
+	now.job.slow.n = 0;
+	assert_int_equal(ptc_loss_key(&all, ctl, v, has), keys[0]);
+	now.leaves = "n1"; /* its ranks are to go from there */
+	KEY();
+	now.leaves = "n2"; /* that was spare */
+	KEY();
+	now.leaves = NULL;
+	assert_int_equal(ptc_loss_key(&all, ctl, v, has), keys[0]);
+	now.job.slow.n = 1; /* it has left a device */
+	KEY();
+	now.job.slow.n = 2; /* and another one, whose time is over */
+	assert_int_equal(ptc_loss_key(&all, ctl, v, has), keys[3]);
+	now.slow[0].until_ms = 1;
+	assert_int_equal(ptc_loss_key(&all, ctl, v, has), keys[0]);
+	now.other.has_meta = false; /* deleted: it has its devices no more */
+	KEY();
+	now.other.has_meta = true;
+	now.device_writes++;
+	KEY();
+	now.node_changes++;
+	KEY();
+	has[1] = false;
+	KEY();
+	names[1] = n2;
+	KEY();
+	v->from_generation++;
+	KEY();
+	ctl->older.doc.bridge.snapshot = 4;
+	KEY();
+	for (size_t i = 0; i < n; i++)
+		for (size_t k = 0; k < i; k++)
+			assert_int_not_equal(keys[i], keys[k]);
+	free(ctl);
+	free(v);
+}
+
 /* ---- of a description ---- */
 
 static void assert_described(size_t lines, const char *first, const char *last, const struct ptc_job_desc *job)
@@ -185,6 +310,7 @@ int main(void)
 		cmocka_unit_test(one_node_alone),
 		cmocka_unit_test(no_ranks_run),
 		cmocka_unit_test(nobody_knows),
+		cmocka_unit_test(found_anew),
 		cmocka_unit_test(a_description),
 	};
 

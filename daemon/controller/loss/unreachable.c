@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out whether the machines of nodes that are down are there at all. Only of nodes that have ranks of a job which
- * trains, or get some, or whose ranks were given up; for all jobs of this daemon together.
+/* Finds out whether the machines of nodes that are down are there at all, and whether a ptcd listens on them. Only of
+ * nodes that have ranks of a job which trains, or get some, or whose ranks were given up; for all jobs of this daemon
+ * together.
  *
- * Happy path: such a machine gets TRIES connections, one after the other. If it neither takes nor refuses any of them,
- * the node is unreachable until a later look, or until it has a lease again. A ptcd that is restarted, upgraded or
- * stopped under its ranks is not: its kernel answers.
+ * Happy path: such a machine gets TRIES connections, one after the other, until it answers one. If it neither takes nor
+ * refuses any of them, the node is unreachable until a later look, or until it has a lease again. A ptcd that is
+ * restarted, upgraded or stopped under its ranks is not: its kernel answers. If the kernel refuses each look for
+ * PTC_REFUSED_NS, the node is closed until one is taken, or until it has a lease again.
  *
- * Failure modes: a name that nobody resolves, a machine that is our own, no memory: nothing can be told, so it is not
- * unreachable. If our own network is gone, all are: whoever acts on it has heard of other nodes since. The looking is a
- * task, which waits on a thread of libuv's pool; the rest is on the loop. */
+ * Failure modes: a name that nobody resolves, a machine of our own that is silent, no memory: nothing can be told, so
+ * it is neither. If our own network is gone, all are unreachable: whoever acts on it has heard of other nodes since.
+ * The looking is a task, which waits on a thread of libuv's pool; the rest is on the loop. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -26,6 +28,7 @@
 #define GAP_NS       (150 * MS)  /* between their beginnings */
 #define LAST_NS      (300 * MS)  /* from the beginning of the last to the end of all */
 #define AGAIN_NS     (1000 * MS) /* between looks, where nothing new is to be seen */
+#define REFUSED_NS   (150 * MS)  /* between looks, where a machine refuses, and the node is not closed yet */
 #define MACHINES_MAX 32          /* at a look, for each needs TRIES descriptors */
 
 struct asked {
@@ -33,13 +36,14 @@ struct asked {
 	int64_t down_ns; /* of the node, when the look began */
 	char address[256];
 	struct addrinfo *at;
-	bool there;
+	enum ptc_machine answer;
+	bool own;
 };
 
 struct ptc_unreachable {
 	struct ptc_controllers *all;
 	bool asking;
-	int64_t next_ns;
+	int64_t next_ns, looked_ns; /* looked_ns: when the last look ended */
 	size_t n;
 	struct asked v[MACHINES_MAX];
 	struct pollfd fds[TRIES * MACHINES_MAX]; /* of v[i]: those from TRIES * i on */
@@ -50,12 +54,24 @@ struct ptc_unreachable {
 static void take_ready(struct ptc_unreachable *a)
 {
 	for (size_t k = 0; k < TRIES * a->n; k++) {
+		enum ptc_machine answer;
+
 		if (a->fds[k].fd < 0 || !a->fds[k].revents)
 			continue;
-		a->v[k / TRIES].there |= ptc_machine_answered(a->fds[k].fd);
+		answer = ptc_machine_answered(a->fds[k].fd);
+		a->v[k / TRIES].answer = PTC_MAX(a->v[k / TRIES].answer, answer);
 		close(a->fds[k].fd);
 		a->fds[k].fd = -1;
 	}
+}
+
+static bool any_silent(const struct ptc_unreachable *a)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < a->n; i++)
+		any |= a->v[i].answer == PTC_MACHINE_SILENT;
+	return any;
 }
 
 /* Looks at least once, and for that long: this thread may have stood still itself, and who has answered is there then.
@@ -63,16 +79,14 @@ static void take_ready(struct ptc_unreachable *a)
 static void wait_ns(struct ptc_unreachable *a, int64_t ns)
 {
 	int64_t now = ptc_sys_now_ns(), until_ns = now + ns;
-	size_t silent;
 
+	if (!any_silent(a))
+		return;
 	do {
 		if (poll(a->fds, (nfds_t)(TRIES * a->n), (int)(PTC_MAX(until_ns - now + MS - 1, 0) / MS)) > 0)
 			take_ready(a);
-		silent = 0;
-		for (size_t i = 0; i < a->n; i++)
-			silent += !a->v[i].there;
 		now = ptc_sys_now_ns();
-	} while (silent && now < until_ns);
+	} while (any_silent(a) && now < until_ns);
 }
 
 static void look(void *arg, struct ptc_etcd *e)
@@ -82,14 +96,15 @@ static void look(void *arg, struct ptc_etcd *e)
 	(void)e;
 	for (size_t i = 0; i < a->n; i++) {
 		a->v[i].at = ptc_machine_look_up(a->v[i].address);
-		a->v[i].there = !a->v[i].at || ptc_machine_is_own(a->v[i].at);
+		a->v[i].own = a->v[i].at && ptc_machine_is_own(a->v[i].at);
+		a->v[i].answer = a->v[i].at ? PTC_MACHINE_SILENT : PTC_MACHINE_TAKES;
 	}
 	for (size_t k = 0; k < TRIES * a->n; k++)
 		a->fds[k] = (struct pollfd){ -1, POLLOUT, 0 };
 	for (size_t t = 0; t < TRIES; t++) {
 		for (size_t i = 0; i < a->n; i++)
-			if (!a->v[i].there)
-				a->fds[TRIES * i + t].fd = ptc_machine_connect(a->v[i].at, &a->v[i].there);
+			if (a->v[i].answer == PTC_MACHINE_SILENT)
+				a->fds[TRIES * i + t].fd = ptc_machine_connect(a->v[i].at, &a->v[i].answer);
 		wait_ns(a, t + 1 < TRIES ? GAP_NS : LAST_NS);
 	}
 	for (size_t k = 0; k < TRIES * a->n; k++)
@@ -98,29 +113,40 @@ static void look(void *arg, struct ptc_etcd *e)
 	for (size_t i = 0; i < a->n; i++)
 		if (a->v[i].at)
 			freeaddrinfo(a->v[i].at);
+	a->looked_ns = ptc_sys_now_ns();
 }
 
 /* ---- on the loop ---- */
 
+/* True: it is something else now than before. *ret_counts: it refuses, and is not closed yet. */
+static bool take_answer(const struct ptc_unreachable *a, const struct asked *v, bool *ret_counts)
+{
+	struct ptc_node *n = ptc_cluster_node(a->all->cluster, v->node);
+	bool unreachable = v->answer == PTC_MACHINE_SILENT && !v->own, closed, changed;
+
+	if (n->up || n->down_ns != v->down_ns)
+		return false;
+	closed = ptc_refusals_saw(&n->refusals, v->answer == PTC_MACHINE_REFUSES, a->looked_ns);
+	changed = n->unreachable != unreachable || n->closed != closed;
+	n->unreachable = unreachable;
+	n->closed = closed;
+	*ret_counts |= n->refusals.n && !closed;
+	return changed;
+}
+
 static void looked(void *arg)
 {
 	struct ptc_unreachable *a = arg;
-	bool changed = false;
+	bool changed = false, counts = false;
 
 	if (!a->all->unreachable) { /* the daemon ends */
 		ptc_free(a);
 		return;
 	}
-	for (size_t i = 0; i < a->n; i++) {
-		struct ptc_node *n = ptc_cluster_node(a->all->cluster, a->v[i].node);
-
-		if (n->up || n->down_ns != a->v[i].down_ns)
-			continue;
-		changed |= n->unreachable != !a->v[i].there;
-		n->unreachable = !a->v[i].there;
-	}
+	for (size_t i = 0; i < a->n; i++)
+		changed |= take_answer(a, &a->v[i], &counts);
 	a->asking = false;
-	a->next_ns = changed ? 0 : ptc_sys_now_ns() + AGAIN_NS;
+	a->next_ns = changed ? 0 : ptc_sys_now_ns() + (counts ? REFUSED_NS : AGAIN_NS);
 	for (size_t i = a->all->n; changed && i-- > 0;) {
 		struct ptc_controller *ctl = i < a->all->n ? ptc_controller_ref(a->all->list[i]) : NULL;
 
@@ -133,35 +159,30 @@ static void looked(void *arg)
 	}
 }
 
-static void want(struct ptc_unreachable *a, const char *node)
+/* True: nobody has looked at it since it went down. */
+static bool want(struct ptc_unreachable *a, const char *node)
 {
 	const struct ptc_node *n;
 	bool known = false;
 	uint32_t at;
 
 	if (!ptc_cluster_find_node(a->all->cluster, node, &at))
-		return;
+		return false;
 	n = ptc_cluster_node(a->all->cluster, at);
 	for (size_t i = 0; i < a->n; i++)
 		known |= a->v[i].node == at;
 	if (known || n->up || !n->doc.address[0] || a->n == MACHINES_MAX)
-		return;
+		return false;
 	a->v[a->n] = (struct asked){ .node = at, .down_ns = n->down_ns };
 	snprintf(a->v[a->n++].address, sizeof a->v->address, "%s", n->doc.address);
+	return n->refusals.last_ns < n->down_ns;
 }
 
-void ptc_unreachable_tick(struct ptc_controllers *all)
+static bool want_all(struct ptc_unreachable *a)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, look }, { 0 } };
-	struct ptc_unreachable *a = all->unreachable;
+	struct ptc_controllers *all = a->all;
+	bool fresh = false;
 
-	if (a && (a->asking || ptc_sys_now_ns() < a->next_ns))
-		return;
-	if (!a) {
-		a = all->unreachable = ptc_calloc(1, sizeof *a);
-		ptc_require(a);
-		a->all = all;
-	}
 	a->n = 0;
 	for (size_t i = 0; i < all->n; i++) {
 		const struct ptc_controller *ctl = all->list[i];
@@ -169,11 +190,28 @@ void ptc_unreachable_tick(struct ptc_controllers *all)
 
 		for (size_t k = 0; ctl->has_record && k < g->nnodes; k++)
 			if (ctl->record.run == PTC_RUN_LIVE || ctl->record.recovery)
-				want(a, g->nodes[k]);
+				fresh |= want(a, g->nodes[k]);
 		for (size_t k = 0; k < ctl->view.to.nnodes; k++)
 			if (ptc_controller_is_new(ctl, ctl->view.to.nodes[k]))
-				want(a, ctl->view.to.nodes[k]);
+				fresh |= want(a, ctl->view.to.nodes[k]);
 	}
+	return fresh;
+}
+
+void ptc_unreachable_tick(struct ptc_controllers *all)
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, look }, { 0 } };
+	struct ptc_unreachable *a = all->unreachable;
+
+	if (a && a->asking)
+		return;
+	if (!a) {
+		a = all->unreachable = ptc_calloc(1, sizeof *a);
+		ptc_require(a);
+		a->all = all;
+	}
+	if (!want_all(a) && ptc_sys_now_ns() < a->next_ns)
+		return;
 	a->asking = a->n > 0 && ptc_cluster_steps(all->cluster, "unreachable", steps, looked, a) == 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether nodes still have the bridge. A node may drop its tables of the bridge for want of room. The node says so
- * until the controller knows, but forgets it if its ptcd is restarted. A node's chunks may also be gone.
+/* Asks whether nodes still have the bridge. A node may drop its tables of the bridge for want of room. The node says
+ * so until the controller knows, but forgets it if its ptcd is restarted. A node's chunks may also be gone.
  *
  * Happy path: each node that is up has its table. Failure modes: a node that is down, or does not answer, counts as
  * having it; if documents cannot be read now, so do all. Blocks; any thread but the loop. */

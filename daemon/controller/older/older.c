@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Snapshots that a job keeps beside the committed one: controller_work.h. Happy path: a commit makes the record's
- * snapshot an older one, prunes the list by `keep`, and writes both in one transaction. Finish tells the record's nodes
- * which tables stay. Other nodes are told once the job is idle. The bridge goes when the record's copies are complete.
+/* Makes, keeps and drops the snapshots that a job keeps beside the committed one (`keep`), and the bridge. See
+ * controller_work.h. Happy path: a commit makes the record's snapshot an older one, prunes the list by `keep`, and
+ * writes both in one transaction. Finish tells the record's nodes which tables stay. Other nodes are told once the job
+ * is idle. The bridge goes when the record's copies are complete.
  *
  * Failure modes: a switch or a copy finds no room. Then a separate transaction takes the bridge from the document or,
  * for a switch, the oldest snapshot; it succeeds only if nothing else has changed. After that, nodes are told. */

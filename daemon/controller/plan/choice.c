@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one place that turns a number of devices into a configuration. In this order: --config, the job's table, the
- * planner (daemon/planning), dp scaling.
+/* Chooses a configuration for a number of devices: the one place that does so. In this order: --config, the job's
+ * table, the planner (daemon/planning), dp scaling.
  *
  * Failure modes: a configuration that contradicts the number of devices or the job's `elastic` (PTC_EINVAL), memory. */
 #include "base/alloc.h"

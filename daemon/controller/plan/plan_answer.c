@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan says: the document of the generation to come, and the report for those who asked.
+/* Makes what a plan says: the document of the generation to come, and the report for those who asked.
  *
  * Failure modes: memory. */
 #include "base/alloc.h"

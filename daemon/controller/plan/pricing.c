@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the planner asks about a switch: which bytes move to a candidate, where its ranks would be, and what nodes lack.
+/* Prices a switch for the planner: which bytes move to a candidate, where its ranks would be, and what nodes lack.
  *
  * Failure modes: too few devices for a candidate (PTC_ENODEVICES), no room in a node's store (PTC_ENOSPC), memory; the
  * planner does without that candidate. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a request to a feasible switch.
+/* Plans a switch: from a request to a feasible switch.
  *
  * Happy path: a request becomes a configuration (choice.c), the live devices it may use are listed (device_pool.c),
  * reshard/ places the ranks and counts what moves (placing.c). Failure modes: more devices asked for than are known

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job that trains gets larger when devices join ("on_join: grow"): a node has joined or come back, or offers more, or
- * another job has given some back.
+/* Makes a job that trains larger when devices join (`on_join: grow`): a node has joined or come back, or offers more,
+ * or another job has given some back.
  *
  * Happy path: a node offers more devices than the last decision about growth took into account. When nothing more has
  * joined for the waiting time, a switch to as many devices as there are is planned, at most max_gpus. If the switch

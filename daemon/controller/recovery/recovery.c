@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When a live job's ranks are given up, and when they are started again.
+/* Decides when a live job's ranks are given up, and when they are started again (restarts, max_restarts, on_failure).
  *
  * Happy path: a node of the generation is lost, and the steps of the ranks that can be seen stand still. If the job can
  * go on elsewhere, its ranks are ended (the record says why), and the job is started again from the record's snapshot.
@@ -540,8 +540,9 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 	if (p.down)
 		will_tell(ctl, "recovering",
 			  "node %s is down, and a rank of node %s has failed after it: the job is started again once "
-			  "that node is back, or is silent, or lost",
-			  p.names, w->node);
+			  "that node is back, or its machine is silent or has refused connections for %.1f s, or it is "
+			  "lost",
+			  p.names, w->node, (double)PTC_REFUSED_NS / 1e9);
 	else
 		tell_gone(ctl, gone);
 	return true;

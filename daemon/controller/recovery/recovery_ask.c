@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
-#include "daemon/cluster/ranks/rank_rows.h"
+#include "formats/ranks/rank_rows.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether ranks of a job that trains hang: "on_hang" of its description.
+/* Decides whether ranks of a job that trains hang (`on_hang`).
  *
  * Happy path: the job's nodes are asked for the steps of their ranks, often enough for the job's limit. A rank hangs if
  * its step has not changed for the limit, although no boundary holds the rank and it has not finished. One event says

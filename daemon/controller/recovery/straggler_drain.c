@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job leaves devices on which its ranks are slow.
+/* Moves a job off devices on which its ranks are slow (`on_straggler: drain`).
  *
  * Happy path: ranks are slow, and the rule (daemon/core/slow/slow_leave.h) says that they leave their devices. etcd
  * gets a note that the job has left these devices. From then on no plan of the job gives them to its ranks. Then a
  * switch of the training ranks is planned, as after the loss of a node: to other devices, or to fewer. When its time is
  * over the device is offered to the job again, as one that joins.
  *
- * Failure modes: no configuration fits (min_gpus), or a switch aborts TRIES_MAX times: the devices are the job's again,
- * an event says why, and nothing is tried for as long as they would have been left. The controller dies: its successor
- * finds ranks on devices that are written down as left, and plans the same. etcd does not answer: it is written later.
- * Loop thread. */
+ * Failure modes: no configuration fits (min_gpus), or a switch aborts, and so do TRIES_MAX more: the devices are the
+ * job's again, an event says why, and nothing is tried for as long as they would have been left. The controller dies:
+ * its successor finds ranks on devices that are written down as left, and plans the same. etcd does not answer: it is
+ * written later. Loop thread. */
 #include "daemon/controller/recovery/straggler_drain.h"
 
 #include "base/alloc.h"

@@ -15,7 +15,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
-#include "daemon/cluster/ranks/rank_rows.h"
+#include "formats/ranks/rank_rows.h"
 #include "daemon/core/slow/slow.h"
 #include "reshard/spec/config.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes the locks of jobs that nobody controls, and gives them back. A node of an older version may not be able to read
- * a job that a newer one has written. Such a node must not control the job, because no switch of the job could go on.
- * [loop], but for the steps that wait for etcd.
+/* Decides which daemon controls a job: takes the locks of jobs that nobody controls, and gives them back. A node of an
+ * older version may not be able to read a job that a newer one has written. Such a node must not control the job,
+ * because no switch of the job could go on. [loop], but for the steps that wait for etcd.
  *
  * Happy path: a lock is free; this node waits for its turn, reads the job's keys and description, and takes the lock.
  *

@@ -43,21 +43,23 @@ enum sim_bug {
 	SIM_BUG_START_LOST,             /* FINISH starts a rank again though the others have gone on without it */
 	SIM_BUG_START_BUILT,            /* a node starts a rank again though the others have met the one before */
 	/* only with both */
-	SIM_BUG_NO_HALT,      /* remaining ranks are not ended before the job is started again */
-	SIM_BUG_NOT_ASKED,    /* a node that is back is not asked whether the ranks that it had built are there */
-	SIM_BUG_LOST_TRAINS,  /* a node whose ranks train is given up by the clock alone */
-	SIM_BUG_FORGET_FENCE, /* a node that comes back empty takes requests of a controller that has lost the lock */
-	SIM_BUG_NOT_GIVEN_UP, /* after a switch that a loss has aborted, its ranks are not given up */
-	SIM_BUG_REVIVED,      /* the abort of a recovery has the ranks back that were given up */
-	SIM_BUG_START_EMPTY,  /* FINISH starts a rank again though what it had is lost */
-	SIM_BUG_OLD_RANKS,    /* FINISH lets the old ranks of a node go on that was left out, and counts them */
-	SIM_BUG_CAPTURE_ANEW, /* a node that has captured does so again when asked again, whether ranks wait or not */
-	SIM_BUG_HELD_RUNS,    /* a node captures ranks of survivors that it does not hold any more */
-	SIM_BUG_HELD_STEP,    /* a node captures ranks that it holds at whatever step they are */
-	SIM_BUG_HELD_ALONE,   /* the shell commits what survivors held though some items are nowhere */
-	SIM_BUG_HELD_PLACE,   /* the placement of what survivors held names the lost nodes */
-	SIM_BUG_HELD_ANEW,    /* as CAPTURE_ANEW, of ranks that it held */
-	SIM_BUG_LET_ON_EARLY, /* ranks that are let on to the others' step count as there before they are */
+	SIM_BUG_NO_HALT,       /* remaining ranks are not ended before the job is started again */
+	SIM_BUG_NOT_ASKED,     /* a node that is back is not asked whether the ranks that it had built are there */
+	SIM_BUG_STORE_UNSEEN,  /* a resumed switch starts ranks in a new store: what its node had built is forgotten */
+	SIM_BUG_LOST_TRAINS,   /* a node whose ranks train is given up by the clock alone */
+	SIM_BUG_PASSED_NEEDED, /* what a node alone has is given up with it before it is lost, though it may live */
+	SIM_BUG_FORGET_FENCE,  /* a node that comes back empty takes requests of a controller that has lost the lock */
+	SIM_BUG_NOT_GIVEN_UP,  /* after a switch that a loss has aborted, its ranks are not given up */
+	SIM_BUG_REVIVED,       /* the abort of a recovery has the ranks back that were given up */
+	SIM_BUG_START_EMPTY,   /* FINISH starts a rank again though what it had is lost */
+	SIM_BUG_OLD_RANKS,     /* FINISH lets the old ranks of a node go on that was left out, and counts them */
+	SIM_BUG_CAPTURE_ANEW,  /* a node that has captured does so again when asked again, whether ranks wait or not */
+	SIM_BUG_HELD_RUNS,     /* a node captures ranks of survivors that it does not hold any more */
+	SIM_BUG_HELD_STEP,     /* a node captures ranks that it holds at whatever step they are */
+	SIM_BUG_HELD_ALONE,    /* the shell commits what survivors held though some items are nowhere */
+	SIM_BUG_HELD_PLACE,    /* the placement of what survivors held names the lost nodes */
+	SIM_BUG_HELD_ANEW,     /* as CAPTURE_ANEW, of ranks that it held */
+	SIM_BUG_LET_ON_EARLY,  /* ranks that are let on to the others' step count as there before they are */
 	/* only with `keep` */
 	SIM_BUG_OLDER_FORGOTTEN, /* requests have the list of older snapshots that was read when the lock was got */
 	SIM_BUG_OLDER_LATE, /* a snapshot is put on the list after it was the record's, not with the same transaction */

@@ -151,6 +151,7 @@ static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 		r->leave_out = leave_out;
 		r->stop = u->stop;
 		r->built = u->built;
+		r->resumed = u->resumed ? c->intent_mod : 0;
 	}
 }
 
@@ -240,6 +241,51 @@ static void client_start(struct sim *s, int i)
 	ev->u.sw = c->sw;
 }
 
+/* ---- lost nodes, as controllers see them ----------------------------------------- */
+
+/* In the end a person says it of machines that are gone for good. */
+static bool declared(const struct sim *s, uint32_t n)
+{
+	return s->declared[n] || (s->calm && s->nodes[n].gone);
+}
+
+static bool lost_by_now(const struct sim *s, const struct ctl *c, uint32_t n)
+{
+	return c->down_at[n] && (declared(s, n) || s->now - c->down_at[n] > LOST_MS);
+}
+
+/* Of a job that has had ranks, which may still run there, the clock says nothing; unless the job has given them up. */
+static bool counts(const struct sim *s, const struct ctl *c, uint32_t n)
+{
+	const struct record *r = &c->rec;
+	return lost_by_now(s, c, n) && r->run != RUN_LIVE && (declared(s, n) || !r->incarnation || r->recovers);
+}
+
+/* Its ranks were given up, and it does not answer, or its machine refuses connections. It may come back with all that
+ * it had, also with ranks. */
+static bool is_passed(const struct sim *s, const struct ctl *c, uint32_t n)
+{
+	const struct record *r = &c->rec;
+	bool runs = false;
+	for (uint32_t k = 0; k < r->n; k++)
+		runs |= r->nodes[k] == n;
+	return runs && s->o.live && r->run != RUN_LIVE && r->recovers && c->down_at[n] &&
+	       s->now - c->down_at[n] > ASKED_MS;
+}
+
+/* Of the nodes without which the switch goes on: those that have to have nothing. */
+static uint32_t left_out_by_cover(const struct sim *s, const struct ctl *c)
+{
+	uint32_t mask = sim_left_out(c, &c->sw);
+	for (uint32_t n = 0; n < SIM_NODES && s->o.bug == SIM_BUG_PASSED_NEEDED; n++) {
+		if (is_passed(s, c, n) && !counts(s, c, n))
+			mask &= ~(1u << n);
+	}
+	return mask;
+}
+
+/* ---- what ranks and nodes have, compared ------------------------------------------- */
+
 /* Do the captures agree wherever two nodes hold the same item? */
 static int captures_compare(struct sim *s, int i)
 {
@@ -281,7 +327,7 @@ static void up_compare(struct sim *s, int i, const struct ptc_job_update *u)
 		ev->status = PTC_EDIGEST;
 	}
 	if (agree && s->o.bug != SIM_BUG_NO_COVER && !(w->held && s->o.bug == SIM_BUG_HELD_ALONE) &&
-	    !sim_covered(w->from, w->nfrom, w->from_layout, sim_left_out(&s->ctls[i], w)))
+	    !sim_covered(w->from, w->nfrom, w->from_layout, left_out_by_cover(s, &s->ctls[i])))
 		ev->status = PTC_ELOST;
 }
 
@@ -486,25 +532,7 @@ static void on_acqrep(struct sim *s, const struct ev *ev)
 	ctl_read(s, ev->who, 0);
 }
 
-/* ---- lost nodes, as controllers see them ----------------------------------------- */
-
-/* In the end a person says it of machines that are gone for good. */
-static bool declared(const struct sim *s, uint32_t n)
-{
-	return s->declared[n] || (s->calm && s->nodes[n].gone);
-}
-
-static bool lost_by_now(const struct sim *s, const struct ctl *c, uint32_t n)
-{
-	return c->down_at[n] && (declared(s, n) || s->now - c->down_at[n] > LOST_MS);
-}
-
-/* Of a job that has had ranks, which may still run there, the clock says nothing; unless the job has given them up. */
-static bool counts(const struct sim *s, const struct ctl *c, uint32_t n)
-{
-	const struct record *r = &c->rec;
-	return lost_by_now(s, c, n) && r->run != RUN_LIVE && (declared(s, n) || !r->incarnation || r->recovers);
-}
+/* ---- what it is told of them ------------------------------------------------------ */
 
 /* The switch under way puts ranks there, where none of the record's run: the shell asks such a node once its lease has
  * ended. It may be wrong, for a node may live that does not answer. */
@@ -530,7 +558,7 @@ static void watch_node(struct sim *s, int i, uint32_t n)
 		return;
 	}
 	c->down_at[n] = c->down_at[n] ? c->down_at[n] : s->now;
-	bool lost = counts(s, c, n) || is_new(s, c, n);
+	bool lost = counts(s, c, n) || is_passed(s, c, n) || is_new(s, c, n);
 	if (c->told_lost[n] && sim_unlucky(s, 1)) { /* taken back; and soon said again */
 		s->declared[n] = false;
 		c->down_at[n] = s->now;

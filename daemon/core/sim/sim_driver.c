@@ -187,6 +187,16 @@ static bool rank_failed(const struct sim *s)
 	return false;
 }
 
+/* Of the record's nodes, as the controller sees them. */
+static bool any_down(const struct sim *s, int i)
+{
+	const struct ctl *c = &s->ctls[i];
+	bool down = false;
+	for (uint32_t k = 0; s->o.lose && k < c->rec.n; k++)
+		down |= c->down_at[c->rec.nodes[k]] != 0;
+	return down;
+}
+
 /* Some ptcd of the job's nodes has run since a rank ended its last step, and so could say that it did. */
 static bool step_was_seen(const struct sim *s, const struct record *r)
 {
@@ -258,6 +268,7 @@ static void request_fill(struct sim *s, int i, struct sw *w, const struct record
 			sim_bad(s, "a rank was lost, and no machine or rank has failed");
 		w->kind = PTC_SWITCH_HALT;
 		w->run = RUN_FAILED;
+		w->recovers = any_down(s, i);
 	} else if (sim_ctl_gives_up(s, i)) {
 		request_recovery(s, i, w, r);
 	} else if (ranks_due(s, r, &due) && (s->calm || sim_chance(s, 70))) {

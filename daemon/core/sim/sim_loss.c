@@ -35,6 +35,7 @@ void sim_machine_destroy(struct sim *s, uint32_t i, bool for_good)
 	sim_ranks_lose(s, i);
 	n->fence = n->let_gen = n->let_incarnation = n->began_gen = n->began_incarnation = 0;
 	n->built_gen = n->built_incarnation = n->built_id = 0;
+	n->store_new = true;
 	n->gone = for_good;
 }
 

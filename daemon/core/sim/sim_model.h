@@ -106,6 +106,8 @@ struct req { /* controller to node */
 	uint64_t keep_gen, keep_snap;
 	uint64_t stop;
 	bool built, yields; /* PREPARE: tables of the bridge may go */
+	/* START, BUILD: the revision of the intent of a switch that another controller began; 0: this one began it */
+	uint64_t resumed;
 	uint32_t leave_out; /* CAPTURE, FINISH: so many of the next snapshots that are due */
 	struct sw sw;
 	struct record rec; /* FINISH: the record to carry out */
@@ -139,8 +141,9 @@ struct node {
 	/* There is room for new tables only beside no table of a bridge; only_less: not even then. */
 	bool tight, only_less;
 	uint32_t inc;
+	bool store_new; /* its store has never been in the cluster */
 	/* durable */
-	uint64_t fence;
+	uint64_t fence, store_rev; /* store_rev: etcd's revision when this store came into the cluster */
 	struct table tables[MAX_TABLES];
 	uint32_t ntables;
 	uint64_t let_gen, let_incarnation;               /* greatest incarnation whose rank was let go here */

@@ -56,6 +56,9 @@ void sim_node_start(struct sim *s, uint32_t i)
 	/* What it knew of fences may be lost. All that it ever did was for the lock that is held now, or an earlier. */
 	if (s->o.bug != SIM_BUG_FORGET_FENCE)
 		n->fence = PTC_MAX(n->fence, s->etcd.lock_rev ? s->etcd.lock_rev : s->etcd.rev);
+	if (n->store_new)
+		n->store_rev = ++s->etcd.rev;
+	n->store_new = false;
 	if (s->o.bug == SIM_BUG_DROP_RETURNED)
 		n->ntables = 0;
 }

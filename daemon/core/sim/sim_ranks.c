@@ -126,10 +126,12 @@ static void proc_release(struct sim *s, const struct req *r, struct proc *p, uin
 
 /* ---- operations ------------------------------------------------------------------ */
 
-/* Whether ranks of this switch have been built here: then others may have met them. */
+/* Whether ranks of this switch have been built here: then others may have met them. A store that has come since a
+ * switch began knows nothing of it, and no more does a controller that has resumed the switch. */
 static bool were_built(const struct sim *s, const struct node *n)
 {
-	return (n->req.built || n->built_id == n->req.sw.id) && s->o.bug != SIM_BUG_START_BUILT;
+	bool newer = n->req.resumed && n->store_rev > n->req.resumed && s->o.bug != SIM_BUG_STORE_UNSEEN;
+	return (n->req.built || newer || n->built_id == n->req.sw.id) && s->o.bug != SIM_BUG_START_BUILT;
 }
 
 int sim_op_start(struct sim *s, uint32_t i)
@@ -491,13 +493,25 @@ static void check_nobody_trains(struct sim *s, uint32_t here, const struct sw *w
 	}
 }
 
+/* A new process in the place of one that others have met waits for them for ever. Only nodes with which it trains: of
+ * others see sim_ranks_seen. */
+static void check_not_alone(struct sim *s, uint32_t i, const struct proc *p, const uint32_t *nodes, uint32_t n)
+{
+	for (uint32_t k = 0; k < n * MAX_RANKS; k++) {
+		struct proc *peers[MAX_RANKS];
+		procs_find(&s->nodes[nodes[k / MAX_RANKS]], p->gen, p->incarnation, peers);
+		const struct proc *q = peers[k % MAX_RANKS];
+		if (q && q->state != PROC_FAILED && q->met[i][p->slot] && q->met[i][p->slot] != p->life)
+			sim_bad(s, "node %u builds a rank of %llu.%llu alone: one of node %u has met that before it", i,
+				(unsigned long long)p->gen, (unsigned long long)p->incarnation, nodes[k / MAX_RANKS]);
+	}
+}
+
 /* Returns 0 once the rank has met all others, and 1 before. */
 static int build_rank(struct sim *s, uint32_t i, struct proc *p)
 {
 	const struct sw *w = &s->nodes[i].req.sw;
 	uint64_t met[SIM_NODES][MAX_RANKS] = { 0 };
-	if (p->state == PROC_FAILED)
-		return PTC_ESTATE;
 	if (p->state != PROC_WAITING)
 		return 0;
 	for (uint32_t k = 0; k < w->nto; k++) { /* they meet */
@@ -508,10 +522,6 @@ static int build_rank(struct sim *s, uint32_t i, struct proc *p)
 			const struct proc *q = peers[b];
 			if (!q || !q->building || q->state == PROC_FAILED)
 				return 1;
-			if (q->met[i][p->slot] && q->met[i][p->slot] != p->life) { /* what it waits for never comes */
-				p->state = PROC_FAILED;
-				return PTC_ESTATE;
-			}
 			met[w->to[k]][b] = q->life;
 		}
 	}
@@ -545,8 +555,10 @@ int sim_op_build(struct sim *s, uint32_t i)
 	n->built_gen = w->to_gen;
 	n->built_incarnation = w->to_incarnation;
 	n->built_id = w->id;
-	for (uint32_t k = 0; k < ranks_on(s, i, w->to_gen, w->to_incarnation); k++)
+	for (uint32_t k = 0; k < ranks_on(s, i, w->to_gen, w->to_incarnation); k++) {
 		ranks[k]->building = true;
+		check_not_alone(s, i, ranks[k], w->to, w->nto);
+	}
 	for (uint32_t k = 0; rc <= 1 && k < ranks_on(s, i, w->to_gen, w->to_incarnation); k++) {
 		int one = build_rank(s, i, ranks[k]);
 		rc = one ? one : rc;
@@ -573,23 +585,6 @@ static void proc_let_go(struct sim *s, uint32_t i, struct proc *p)
 	p->state = PROC_RUN;
 	n->let_gen = r->gen;
 	n->let_incarnation = r->incarnation;
-}
-
-/* A new process in the place of one that others have met waits for them for ever. */
-static void check_not_alone(struct sim *s, uint32_t i, const struct proc *p)
-{
-	for (uint32_t k = 0; k < SIM_NODES; k++) {
-		struct proc *peers[MAX_RANKS];
-		procs_find(&s->nodes[k], p->gen, p->incarnation, peers);
-		for (uint32_t b = 0; b < MAX_RANKS; b++) {
-			const struct proc *q = peers[b];
-			if (q && q->state != PROC_FAILED && q->met[i][p->slot] && q->met[i][p->slot] != p->life)
-				sim_bad(s,
-					"node %u builds a rank of %llu.%llu alone: one of node %u has met that before "
-					"it",
-					i, (unsigned long long)p->gen, (unsigned long long)p->incarnation, k);
-		}
-	}
 }
 
 void sim_ranks_finish(struct sim *s, uint32_t i)
@@ -627,7 +622,7 @@ void sim_ranks_finish(struct sim *s, uint32_t i)
 			ranks[k]->state = PROC_FAILED;
 			continue;
 		}
-		check_not_alone(s, i, ranks[k]);
+		check_not_alone(s, i, ranks[k], r->nodes, r->n);
 		proc_let_go(s, i, ranks[k]);
 		proc_release(s, &n->req, ranks[k], r->step);
 	}
@@ -644,16 +639,20 @@ static bool peer_in_step(struct sim *s, const struct proc *p, const struct proc 
 	return q && proc_trains(q) && (q->step > p->step || (q->step == p->step && q->in_step));
 }
 
-static bool all_in_step(struct sim *s, const struct proc *p)
+/* Also those that FINISH has started have met by then. */
+static bool all_in_step(struct sim *s, struct proc *p)
 {
+	uint64_t met[SIM_NODES][MAX_RANKS] = { 0 };
 	for (uint32_t k = 0; k < p->n; k++) {
 		struct proc *peers[MAX_RANKS];
 		procs_find(&s->nodes[p->nodes[k]], p->gen, p->incarnation, peers);
 		for (uint32_t b = 0; b < ranks_on(s, p->nodes[k], p->gen, p->incarnation); b++) {
 			if (!peer_in_step(s, p, peers[b]))
 				return false;
+			met[p->nodes[k]][b] = peers[b]->life;
 		}
 	}
+	memcpy(p->met, met, sizeof(p->met));
 	return true;
 }
 

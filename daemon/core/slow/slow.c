@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: the ranks that tell of their work are sorted by role and value; each role's median, and the median of the
- * distances to it, decide. Failure modes: none. A rank that cannot be compared is unknown; after an unknown window,
- * windows in a row are counted anew. */
+/* See slow.h. Happy path: the ranks that tell of their work are sorted by role and value; each role's median, and the
+ * median of the distances to it, decide. Failure modes: none. A rank that cannot be compared is unknown; after an
+ * unknown window, windows in a row are counted anew. */
 #include "daemon/core/slow/slow.h"
 
 #include "base/check.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path and failure modes: kept_jobs.h. */
 #include "daemon/documents/kept/kept_jobs.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The backend of a node without a usable driver, and what both backends share. Happy path: none. attach says why there
- * is no GPU. Since no device can be attached, nothing else is called. */
+/* The backend `null`, for a node without a usable driver, and what both backends share. Happy path: none. attach says
+ * why there is no GPU. Since no device can be attached, nothing else is called. */
 #include "base/check.h"
 #include "daemon/gpu/backend/gpu_ops.h"
 

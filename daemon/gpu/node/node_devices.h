@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The devices of this node that ptcd gives to jobs: their identities, and their health when ptc-gpu last looked.
+/* The devices of this node that ptcd gives to jobs, GPUs or virtual ones: their identities, and their health when
+ * ptc-gpu last looked.
  *
  * Device number i is the i-th device that CUDA_VISIBLE_DEVICES in ptcd's environment leaves, in CUDA's order; or it is
  * a virtual device. The numbers stay as they were at the start: a device that is not found any more is listed as lost.

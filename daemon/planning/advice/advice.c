@@ -14,6 +14,14 @@ static const struct ptc_member link_rows[] = { LINK("tp", PTC_LINK_TP), LINK("cp
 					       LINK("pp", PTC_LINK_PP) };
 static const struct ptc_members link_members = PTC_MEMBERS(link_rows, struct ptc_advice_placed);
 
+static const char *const by_words[] = { "bytes", "links" };
+static const struct ptc_member placed_rows[] = {
+	PTC_ROW(struct ptc_advice_placed, "by", by, WORD, .max = PTC_PLACED_BY_LINKS, .words = by_words),
+	{ "links_bytes_s", PTC_IS_MAP, .of = &link_members }, /* offset 0: of the whole */
+	PTC_ROW(struct ptc_advice_placed, "gap", gap, REAL),
+};
+static const struct ptc_members placed_members = PTC_MEMBERS(placed_rows, struct ptc_advice_placed);
+
 #define PART(key, member) PTC_ROW(struct ptc_advice_parts, key, member, REAL)
 static const struct ptc_member part_rows[] = { PART("compute", compute_s), PART("tp", tp_s),
 					       PART("cp", cp_s),           PART("ep", ep_s),
@@ -40,8 +48,10 @@ static const struct ptc_member row_rows[] = {
 	ROW(moved_bytes, REAL, IF_PRICED),
 	ROW(moved_bytes_least, REAL, IF_PRICED),
 	ROW(moved_exact, BOOL, IF_PRICED),
+	ROW(placed, MAP, PTC_IF(struct ptc_advice_row, is_placed), .of = &placed_members),
+	ROW(break_even_s, REAL, PTC_IF(struct ptc_advice_row, pays)),
 };
-static const struct ptc_members row_members = PTC_MEMBERS(row_rows, struct ptc_advice_row);
+const struct ptc_members ptc_advice_row_members = PTC_MEMBERS(row_rows, struct ptc_advice_row);
 
 #define COUNT(member, kind, ...) PTC_ROW(struct ptc_advice_count, #member, member, kind, __VA_ARGS__)
 #define IF_FITS                  PTC_IF(struct ptc_advice_count, config)
@@ -64,6 +74,16 @@ static const struct ptc_members count_members = PTC_MEMBERS(count_rows, struct p
 static const struct ptc_member measured_rows[] = { MEASURED(config, STRING), MEASURED(step_s, REAL),
 						   MEASURED(steps, U64), MEASURED(time_ms, I64) };
 static const struct ptc_members measured_members = PTC_MEMBERS(measured_rows, struct ptc_advice_measured);
+
+/* Memory and price are null where nothing is known of them. */
+#define KIND(member, ...) PTC_ROW(struct ptc_advice_kind, #member, member, __VA_ARGS__)
+static const struct ptc_member kind_rows[] = {
+	KIND(name, TEXT),
+	KIND(devices, U32),
+	KIND(memory_bytes, REAL, PTC_IF(struct ptc_advice_kind, memory_known), .null = true),
+	KIND(price_hour, REAL, PTC_IF(struct ptc_advice_kind, price_hour), .null = true),
+};
+static const struct ptc_members kind_members = PTC_MEMBERS(kind_rows, struct ptc_advice_kind);
 
 static const char *const models[] = { "none", "inferred", "described" };
 #define REMEMBERED(key, member, kind) PTC_ROW(struct ptc_advice, key, remembered.member, kind)
@@ -91,23 +111,6 @@ void ptc_advice_row_done(struct ptc_advice_row *r)
 	memset(r, 0, sizeof *r);
 }
 
-static json_t *placed_json(const struct ptc_advice_placed *p)
-{
-	return json_pack("{s:s, s:o, s:f}", "by", p->by == PTC_PLACED_BY_LINKS ? "links" : "bytes", "links_bytes_s",
-			 ptc_members_to_json(&link_members, p), "gap", p->gap);
-}
-
-json_t *ptc_advice_row_json(const struct ptc_advice_row *r)
-{
-	json_t *o = ptc_members_to_json(&row_members, r);
-
-	if (o && r->is_placed)
-		json_object_set_new(o, "placed", placed_json(&r->placed));
-	if (o && r->pays)
-		json_object_set_new(o, "break_even_s", json_real(r->break_even_s));
-	return o;
-}
-
 void ptc_advice_done(struct ptc_advice *a)
 {
 	for (size_t i = 0; i < a->nrows; i++)
@@ -123,46 +126,19 @@ void ptc_advice_done(struct ptc_advice *a)
 	memset(a, 0, sizeof *a);
 }
 
-/* Memory and price are null where nothing is known of them. */
-static json_t *kinds_json(const struct ptc_advice *a)
-{
-	json_t *rows = json_array();
-
-	for (size_t i = 0; i < a->nkinds; i++) {
-		const struct ptc_advice_kind *k = &a->kinds[i];
-
-		json_array_append_new(rows, json_pack("{s:s, s:I, s:o, s:o}", "name", k->name, "devices",
-						      (json_int_t)k->devices, "memory_bytes",
-						      k->memory_known ? json_real(k->memory_bytes) : json_null(),
-						      "price_hour",
-						      k->price_hour > 0 ? json_real(k->price_hour) : json_null()));
-	}
-	return rows;
-}
-
 json_t *ptc_advice_json(const struct ptc_advice *a)
 {
-	json_t *root = json_pack("{s:i}", "version", 1), *rows = json_array();
+	json_t *root = ptc_members_to_doc(1, &head_members, a);
 
-	if (!root || ptc_members_put(root, &head_members, a) != 0) {
-		json_decref(root);
-		json_decref(rows);
+	if (!root)
 		return NULL;
-	}
-	json_object_set_new(root, "kinds", kinds_json(a));
+	ptc_members_put_list(root, "kinds", &kind_members, a->kinds, a->nkinds);
 	if (a->counts) {
-		for (size_t i = 0; i < a->ncounts; i++)
-			json_array_append_new(rows, ptc_members_to_json(&count_members, &a->counts[i]));
-		json_object_set_new(root, "counts", rows);
+		ptc_members_put_list(root, "counts", &count_members, a->counts, a->ncounts);
 		return root;
 	}
 	json_object_set_new(root, "why", json_string(a->why));
-	for (size_t i = 0; i < a->nrows; i++)
-		json_array_append_new(rows, ptc_advice_row_json(&a->rows[i]));
-	json_object_set_new(root, "candidates", rows);
-	rows = json_array();
-	for (size_t i = 0; i < a->nmeasured; i++)
-		json_array_append_new(rows, ptc_members_to_json(&measured_members, &a->measured[i]));
-	json_object_set_new(root, "measured", rows);
+	ptc_members_put_list(root, "candidates", &ptc_advice_row_members, a->rows, a->nrows);
+	ptc_members_put_list(root, "measured", &measured_members, a->measured, a->nmeasured);
 	return root;
 }

@@ -5,7 +5,7 @@
  * Failure mode: out of memory (NULL). */
 #pragma once
 
-#include "formats/json.h"
+#include "formats/members.h"
 #include "planner/devices.h"
 #include "planner/search/choose.h"
 
@@ -39,7 +39,7 @@ struct ptc_advice_row {
 	double break_even_s;
 };
 void ptc_advice_row_done(struct ptc_advice_row *r);
-json_t *ptc_advice_row_json(const struct ptc_advice_row *r);
+extern const struct ptc_members ptc_advice_row_members;
 
 /* The best for a number of devices. */
 struct ptc_advice_count {

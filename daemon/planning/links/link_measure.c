@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measuring. Happy path: the coordinating daemon asks one node of each pair to pull from the other, first one way and
- * then the other. All pairs of a round do so at once. The puller opens as many streams as a switch has connections to a
- * node, and counts the bytes of the best of three windows of 120 ms.
+/* Measures the links between nodes. Happy path: the coordinating daemon asks one node of each pair to pull from the
+ * other, first one way and then the other. All pairs of a round do so at once. The puller opens as many streams as a
+ * switch has connections to a node, and counts the bytes of the best of three windows of 120 ms.
  *
  * Failure modes: a node that does not answer within MEASURE_MS leaves that pair out, and after a few such rounds all of
  * its pairs. */

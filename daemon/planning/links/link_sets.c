@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pairs of nodes as a matrix. A pair that was not measured has no link; of two directions the slower one counts.
- * Pure. */
+/* Pairs of nodes as a matrix: the slowest link, and links that have changed. A pair that was not measured has no link;
+ * of two directions the slower one counts. Pure. */
 #include "daemon/planning/links/links.h"
 
 #include "base/alloc.h"

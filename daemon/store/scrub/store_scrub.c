@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scrubber: verifies what sealed tables have, table after table by key, a few chunks a step. Happy path: a step
- * finds the table that the scrubber has come to, or the next one. When a table was begun, its blocks with live bytes
- * were noted; each of these blocks is verified. Failure modes: a table that is gone: the next one; out of memory. A
- * block that does not match is told to the store's owner as any reader's is. */
+/* The scrubber's steps: verifies what sealed tables have, table after table by key, a few chunks a step. Happy path: a
+ * step finds the table that the scrubber has come to, or the next one. When a table was begun, its blocks with live
+ * bytes were noted; each of these blocks is verified. Failure modes: a table that is gone: the next one; out of
+ * memory. A block that does not match is told to the store's owner as any reader's is. */
 #include "daemon/store/scrub/block_parts.h"
 #include "daemon/store/scrub/store_heal.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job's ranks on this node were doing when they hung, kept as files below the job's folder: for each rank what
- * the kernel says of its threads, its stacks as the program itself tells them, and the dump of its communication
- * library's flight recorder; and the kernel's lines about errors of devices.
+/* Keeps records of what a job's ranks on this node were doing when they hung, as files below the job's folder. For
+ * each rank: what the kernel says of its threads, its stacks as the program itself tells them, and the dump of its
+ * communication library's flight recorder. Also the kernel's lines about errors of devices.
  *
  * A program tells its stacks if it has a handler for SIGURG that writes them to its log, as ptc's Python package has.
  * Without a handler the signal does nothing, so no program is ended by it.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of /proc. Happy path and failure modes: process_evidence.h. A process that is traced or in execve may keep a
- * reader of some of them for a moment; none waits for the process's memory. */
+/* Reads what /proc says of a rank that hangs. Happy path and failure modes: process_evidence.h. A process that is
+ * traced or in execve may keep a reader of some of them for a moment; none waits for the process's memory. */
 #include "daemon/workers/evidence/process_evidence.h"
 
 #include "base/check.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file that a user has named, read with that user's rights. Happy path: a thread of its own takes the user's
+/* Reads a file that a user has named, with that user's rights. Happy path: a thread of its own takes the user's
  * file-system identity, which Linux keeps for each thread, reads the file, and ends. Failure modes: the file is not
  * there, is not the user's to read, or is no regular file; its file system does not answer in time. Such a file system
- * can keep the thread and its memory for any time. So there is only one such thread at a time, and nothing else is read
- * while a file system keeps it. */
+ * can keep the thread and its memory for any time. So there is only one such thread at a time, and nothing else is
+ * read while a file system keeps it. */
 #include "daemon/workers/evidence/evidence_dumps.h"
 
 #include "base/alloc.h"

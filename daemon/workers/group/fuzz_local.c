@@ -96,6 +96,7 @@ static void one_message(uint8_t type, const uint8_t *data, size_t len)
 	struct ptc_local_span span;
 	struct ptc_local_fill f;
 	struct ptc_local_rows rows;
+	struct ptc_direct_read_chunk chunk;
 	uint64_t a, b;
 
 	if (type == PTC_LOCAL_TENSOR) {
@@ -112,12 +113,15 @@ static void one_message(uint8_t type, const uint8_t *data, size_t len)
 	if (ptc_local_get_staging(data, len, &s))
 		for (uint32_t i = 0; i < s.nspans && ptc_local_get_span(&s, &span); i++)
 			ptc_require(span.offset + span.bytes <= s.bytes);
-	if (ptc_local_get_fill(data, len, &f))
+	if (ptc_local_get_fill(data, len, &f)) {
 		for (uint32_t i = 0; i < f.nrows && ptc_local_get_rows(&f, &rows); i++) {
 			uint64_t last = rows.offset + (rows.count - 1) * rows.offset_step;
 
 			ptc_require(last >= rows.offset && last + rows.bytes >= last && last + rows.bytes <= INT64_MAX);
 		}
+		for (uint32_t i = 0; i < f.nchunks; i++)
+			ptc_require(ptc_local_get_chunk(&f, &chunk) || chunk.at > INT64_MAX / 2);
+	}
 	(void)ptc_local_get_refusal(data, len, &r);
 	(void)ptc_local_get_number(data, len, &a);
 	(void)ptc_local_get_ended(data, len, &a, &b);

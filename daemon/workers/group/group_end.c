@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ending generations and processes. Happy path: ranks are told; with rebuild they come back to ptc_next, with restart
- * they exit.
+/* Ends the ranks of a generation, and processes: SIGTERM after half of the grace time, SIGKILL after all of it. Happy
+ * path: ranks are told; with rebuild they come back to ptc_next, with restart they exit.
  *
  * Failure modes: a rank that does neither gets SIGTERM after half of the grace time and SIGKILL after all of it. (If it
  * is given up, and its step stands, it gets SIGTERM at once: it comes to no boundary where it would be told.) That

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: starting processes for them, giving them their generation. Happy path: start spawns missing processes and
- * waits until all have asked for a generation. build gives each a slot, writes the group's file, tells the processes,
- * and waits for their declarations. Failure modes: a process that ends meanwhile (ESTATE with rank, status, end of
- * log), a declaration that is refused (ELAYOUT), time (ETIMEOUT naming the ranks that are late). Both may be called
- * again, and go on from where they were. */
+/* Starts the processes of a group's ranks, with their environment, and gives them their generation. Happy path: start
+ * spawns missing processes and waits until all have asked for a generation. build gives each a slot, writes the
+ * group's file, tells the processes, and waits for their declarations. Failure modes: a process that ends meanwhile
+ * (ESTATE with rank, status, end of log), a declaration that is refused (ELAYOUT), time (ETIMEOUT naming the ranks
+ * that are late). Both may be called again, and go on from where they were. */
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/process/priority.h"
 
@@ -249,6 +249,35 @@ int ptc_worker_make_locked(struct ptc_workers *w, struct job *job, struct worker
 	return 0;
 }
 
+static bool any_stands_by(const struct job *job)
+{
+	const struct worker *k = job->workers;
+
+	while (k && !ptc_worker_stands_by(k))
+		k = k->next;
+	return k != NULL;
+}
+
+/* Ends those of g's program whose files are not what they were. Without the lock for a while. */
+static void drop_changed_locked(struct ptc_workers *w, const struct group *g)
+{
+	struct job *job = g->job;
+	struct ptc_program_files now;
+
+	if (!job->standby.like || !ptc_group_same_program(&job->standby.like->desc, &g->desc) || !any_stands_by(job))
+		return;
+	pthread_mutex_unlock(&w->lock);
+	ptc_program_look(g->desc.cwd, g->desc.uid, g->desc.argv, &now);
+	pthread_mutex_lock(&w->lock);
+	for (struct worker *k = job->workers; k; k = k->next) {
+		if (!ptc_worker_stands_by(k) || k->spawning || memcmp(&k->files, &now, sizeof now) == 0)
+			continue;
+		ptc_info("workers", "job=%s a process that waited ends (pid %d): its program has changed since",
+			 job->uuid, (int)k->process.pid);
+		ptc_worker_want_exit_locked(w, k, WORKERS_GIVEN_UP_MS);
+	}
+}
+
 /* A process that has waited is g's from now on, like one that is started for it. NULL: there is none. */
 static struct worker *take_standby_locked(struct ptc_workers *w, const struct group *g)
 {
@@ -320,11 +349,24 @@ static void clear_dead_locked(struct group *g)
 			k->spawned_generation = 0;
 }
 
+static bool lacks_some_locked(const struct ptc_workers *w, const struct group *g)
+{
+	size_t i = 0;
+
+	if (g->desc.mode == PTC_MODE_REBUILD)
+		return ptc_group_lacks_locked(w, g, false) > 0;
+	while (i < g->desc.nranks && g->slots[i].worker)
+		i++;
+	return i < g->desc.nranks;
+}
+
 static int spawn_missing_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
 {
 	int rc = 0;
 
 	clear_dead_locked(g);
+	if (lacks_some_locked(w, g))
+		drop_changed_locked(w, g);
 	if (g->desc.mode == PTC_MODE_REBUILD) {
 		size_t lacks = ptc_group_lacks_locked(w, g, false);
 

@@ -9,6 +9,7 @@
 #include "daemon/workers/copier/slot_copying.h"
 #include "daemon/workers/device/device_copier.h"
 #include "daemon/workers/types/rank_slot.h"
+#include "base/memory/chunk_read.h"
 #include "base/status.h"
 
 struct ptc_workers;
@@ -78,19 +79,29 @@ bool ptc_workers_unpin(struct ptc_workers *w, struct ptc_device_pinned *p);
  * up. Both may return PTC_ECANCELED because of `wait`. The rank may then still read; so the file must keep these bytes
  * until ptc_slot_filled has returned 0 or the rank is gone. A filling is for one slot and several fills; set it to
  * zeros first. After ptc_slot_filled, `failed` says that the rank's libptc could not read everything; call
- * ptc_slot_copy then. */
+ * ptc_slot_copy then. `damaged` says that a block did not match its checksum since the last ptc_slot_filled; then the
+ * rank may have wrong bytes of any order since, and has to be given all of them again.
+ *
+ * A slot that `verifies` can be given the chunks in which all rows lie. Its rank then compares the blocks with their
+ * checksums as it copies them. For rows on a device it does not: verify them first. */
 struct ptc_slot_rows {
 	uint64_t address, offset; /* of the first row, in the process and in the file */
 	uint64_t bytes, count;    /* of one row, of rows; neither is 0 */
 	uint64_t address_step, offset_step;
 };
 struct ptc_slot_filling {
-	uint64_t session; /* the lock of ptc_workers guards this and the next member */
-	bool failed;
+	uint64_t session; /* the lock of ptc_workers guards this and the next two members */
+	bool failed, damaged;
 };
-#define PTC_SLOT_ROWS_MAX 1024
+#define PTC_SLOT_ROWS_MAX   1024
+#define PTC_SLOT_CHUNKS_MAX 256
+struct ptc_slot_order {
+	const struct ptc_slot_rows *rows;
+	const struct ptc_chunk_sums *chunks;
+	size_t nrows, nchunks; /* nchunks 0: the caller has verified the bytes */
+};
 int ptc_slot_fill(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, int fd,
-		  const struct ptc_slot_rows *rows, size_t n, const struct ptc_wait *wait, struct ptc_error *err);
+		  const struct ptc_slot_order *order, const struct ptc_wait *wait, struct ptc_error *err);
 int ptc_slot_filled(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, const struct ptc_wait *wait,
 		    struct ptc_error *err);
 /* Lets ptc_restore return in the slot's rank. The blobs and cursors are those of ptc_workers_build. */

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The states of ranks here, for a person. Happy path: JSON built under the lock from what is known. Names of reports
- * come from shared memory that the rank writes: they are copied, bounded and escaped. Failure modes: out of memory. */
+/* Writes the states of ranks here, for other daemons (`ptcctl status`). Happy path: rows are made under the lock from
+ * what is known, and written by the table that reads them. Names of reports come from shared memory that the rank
+ * writes: they are copied and bounded. Failure modes: out of memory. */
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/group/rank_status.h"
 
 #include "base/alloc.h"
-#include "base/buf.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
+#include "formats/json.h"
+#include "formats/names.h"
+#include "formats/ranks/rank_rows.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,95 +22,77 @@ static const char *const state_names[] = {
 	[PTC_SLOT_ENDING] = "ending",     [PTC_SLOT_EXITED] = "exited",
 };
 
-static void put_string(struct ptc_buf *b, const char *s)
+/* A row of the answer, and the texts that it points to. */
+struct said {
+	struct ptc_rank_row row;
+	struct ptc_rank_report reports[PTC_LOCAL_REPORTS];
+	char names[PTC_LOCAL_REPORTS][PTC_LOCAL_REPORT_NAME], log[320], whys[2][256];
+};
+
+/* Copies a text that may be cut in the middle of a character, or comes from the rank. JSON takes UTF-8 only. */
+static const char *utf8(char *to, size_t size, const char *from)
 {
-	ptc_buf_puts(b, "\"");
-	for (const unsigned char *p = (const unsigned char *)s; *p; p++) {
-		if (*p == '"' || *p == '\\')
-			ptc_buf_printf(b, "\\%c", *p);
-		else if (*p < 0x20 || *p >= 0x7f)
-			ptc_buf_printf(b, "\\u%04x", *p);
-		else
-			ptc_buf_append(b, p, 1);
-	}
-	ptc_buf_puts(b, "\"");
+	snprintf(to, size, "%.*s", (int)size - 1, from);
+	for (char *c = ptc_name_is_utf8(to) ? to + strlen(to) : to; *c; c++)
+		if ((unsigned char)*c >= 0x80)
+			*c = '?';
+	return to;
 }
 
-static void put_reports(struct ptc_buf *b, struct ptc_local_page *page)
+/* *list NULL: out of memory. */
+static void put(json_t **list, const struct ptc_rank_row *row)
 {
-	uint32_t n = atomic_load_explicit(&page->nreports, memory_order_acquire);
-	bool first = true;
+	if (json_array_append_new(*list, ptc_members_to_json(&ptc_rank_row_answer, row)) == 0)
+		return;
+	json_decref(*list);
+	*list = NULL;
+}
+
+static void say_reports(struct said *s, struct ptc_local_page *page)
+{
+	const uint32_t n = atomic_load_explicit(&page->nreports, memory_order_acquire);
 
 	for (uint32_t i = 0; i < PTC_MIN(n, (uint32_t)PTC_LOCAL_REPORTS); i++) {
-		uint64_t bits = atomic_load_explicit(&page->reports[i].bits, memory_order_relaxed);
-		char name[PTC_LOCAL_REPORT_NAME];
-		double value;
+		const uint64_t bits = atomic_load_explicit(&page->reports[i].bits, memory_order_relaxed);
+		struct ptc_rank_report *r = &s->reports[s->row.nreports];
 
-		memcpy(name, page->reports[i].name, sizeof name);
-		name[sizeof name - 1] = '\0';
-		memcpy(&value, &bits, sizeof value);
-		if (!*name)
-			continue;
-		ptc_buf_puts(b, first ? "" : ", ");
-		put_string(b, name);
-		if (isfinite(value))
-			ptc_buf_printf(b, ": %.17g", value);
-		else
-			ptc_buf_puts(b, ": null"); /* JSON has no other word for it */
-		first = false;
+		r->name = utf8(s->names[i], sizeof s->names[i], page->reports[i].name);
+		memcpy(&r->value, &bits, sizeof r->value);
+		s->row.nreports += *r->name != '\0';
 	}
-}
-
-static void put_label(struct ptc_buf *b, const struct ptc_process_label *l)
-{
-	if (l->incarnation)
-		ptc_buf_printf(b, ", \"world\": %u, \"since_ms\": %lld", l->world, (long long)l->since_ms);
+	s->row.reports = s->reports;
 }
 
 /* Who copies what it has declared on devices, and why if that is not ptc-gpu. */
-static void put_device(struct ptc_buf *b, const struct group *g, const struct declared *d,
+static void say_device(struct said *s, const struct group *g, const struct declared *d,
 		       const struct ptc_local_page *page)
 {
 	static const char *const paths[] = {
 		[DEVICE_UNTRIED] = "untried", [DEVICE_MAPPED] = "ptc-gpu", [DEVICE_BY_RANK] = "rank"
 	};
-	uint32_t marks = page ? atomic_load(&page->marks) : PTC_LOCAL_MARKS_NONE;
-	uint64_t step;
+	const uint32_t marks = page ? atomic_load(&page->marks) : PTC_LOCAL_MARKS_NONE;
+	struct ptc_rank_memory *m = &s->row.memory;
 
-	ptc_buf_printf(b, "\"device_memory\": {\"copied_by\": \"%s\", \"marks\": \"%s\"", paths[d->path],
-		       marks == PTC_LOCAL_MARKS_PROVEN ? "proven"
-		       : marks                         ? "unproven"
-						       : "none");
-	if (page && ptc_local_device_step(page, &step))
-		ptc_buf_printf(b, ", \"device_step\": %llu, \"device_whole\": %s", (unsigned long long)step,
-			       atomic_load(&page->device) & 1 ? "true" : "false");
-	if (d->path == DEVICE_BY_RANK) {
-		ptc_buf_puts(b, ", \"why\": ");
-		put_string(b, d->device_why);
-	}
+	m->copied_by = paths[d->path];
+	m->marks = marks == PTC_LOCAL_MARKS_PROVEN ? "proven" : marks ? "unproven" : "none";
+	m->has_step = page && ptc_local_device_step(page, &m->step);
+	m->whole = m->has_step && (atomic_load(&page->device) & 1);
+	if (d->path == DEVICE_BY_RANK)
+		m->why = utf8(s->whys[0], sizeof s->whys[0], d->device_why);
 	if (g->async.known)
-		ptc_buf_printf(b, ", \"copy\": \"%s\"", g->async.done ? "async" : "lean");
-	if (g->async.known && !g->async.done) {
-		ptc_buf_puts(b, ", \"copy_why\": ");
-		put_string(b, g->async.why);
-	}
-	ptc_buf_puts(b, "}, ");
+		m->copy = g->async.done ? "async" : "lean";
+	if (g->async.known && !g->async.done)
+		m->copy_why = utf8(s->whys[1], sizeof s->whys[1], g->async.why);
 }
 
 /* Whether its memory could be taken were a node lost; and why not. Nothing before it trains: that may still change. */
-static void put_survives(struct ptc_buf *b, const struct worker *k)
+static void say_survives(struct said *s, const struct worker *k)
 {
-	const char *why;
-
 	if (!k->page || !k->declared || (k->phase != WORKER_RUNNING && k->phase != WORKER_STOPPED))
 		return;
-	why = ptc_worker_never_held(k);
-	ptc_buf_printf(b, "\"survives\": %s, ", why ? "false" : "true");
-	if (!why)
-		return;
-	ptc_buf_puts(b, "\"survives_not\": ");
-	put_string(b, why);
-	ptc_buf_puts(b, ", ");
+	s->row.says_survives = true;
+	s->row.survives_not = ptc_worker_never_held(k);
+	s->row.survives = !s->row.survives_not;
 }
 
 static int by_size(const void *a, const void *b)
@@ -129,129 +113,112 @@ static double median_step(const struct worker *k)
 	return n ? steps[(n - 1) / 2] : 0;
 }
 
-static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct group *g, size_t i)
+/* Of a slot that has a process, or had one. */
+static void say_process(struct said *s, struct ptc_workers *w, const struct group *g, size_t i)
 {
 	const struct worker *k = g->slots[i].worker;
-	enum ptc_slot_state state = ptc_group_slot_state(g, i);
-	int64_t stalled, hung;
+	struct ptc_rank_row *r = &s->row;
 	pid_t copier;
-	uint64_t step;
 
-	ptc_buf_printf(b,
-		       "{\"rank\": %u, \"generation\": %llu, \"incarnation\": %llu, \"state\": \"%s\", \"pid\": %d, ",
-		       g->slots[i].rank.rank, (unsigned long long)g->desc.key.generation,
-		       (unsigned long long)g->desc.key.incarnation, state_names[state], k ? (int)k->process.pid : 0);
-	if (k && k->page && ptc_local_step(k->page, &step))
-		ptc_buf_printf(b, "\"step\": %llu, \"whole\": %s, ", (unsigned long long)step,
-			       ptc_local_all_whole(k->page) ? "true" : "false");
-	else
-		ptc_buf_puts(b, "\"step\": null, ");
-	if (k && k->step_seconds > 0)
-		ptc_buf_printf(b, "\"step_seconds\": %.6g, ", k->step_seconds);
-	else
-		ptc_buf_puts(b, "\"step_seconds\": null, ");
-	ptc_buf_printf(b, "\"start_step\": %llu, ", (unsigned long long)g->start_step);
-	if (k && k->nsteps)
-		ptc_buf_printf(b, "\"median_step_seconds\": %.6g, ", median_step(k));
-	if (k && (stalled = ptc_worker_stalled_ns(w, k, ptc_sys_now_ns())))
-		ptc_buf_printf(b, "\"stalled_s\": %lld, ", (long long)(stalled / 1000000000));
-	if (k && (hung = ptc_copiers_hung_ns(&w->copiers, g->job->uuid, k->pid, &copier)))
-		ptc_buf_printf(b, "\"hangs_s\": %lld, ", (long long)(hung / 1000000000));
-	if (k && !k->ended)
-		ptc_buf_printf(b, "\"on_device\": %u, ", g->slots[i].rank.device);
-	else
-		ptc_buf_puts(b, "\"on_device\": null, ");
-	if (k && k->declared && k->declared->ndevices)
-		put_device(b, g, k->declared, k->page);
-	if (k)
-		put_survives(b, k);
-	ptc_buf_puts(b, "\"reports\": {");
-	if (k && k->page)
-		put_reports(b, k->page);
-	ptc_buf_puts(b, "}, \"cgroup\": ");
-	put_string(b, k ? k->process.cgroup : "");
-	ptc_buf_puts(b, ", \"log\": ");
-	if (k) {
-		char path[320];
+	r->pid = k->process.pid;
+	r->has_step = k->page && ptc_local_step(k->page, &r->step);
+	r->has_whole = r->has_step;
+	r->whole = r->has_step && ptc_local_all_whole(k->page);
+	r->step_s = k->step_seconds > 0 ? k->step_seconds : 0;
+	r->median_step_s = median_step(k);
+	r->stalled_s = ptc_worker_stalled_ns(w, k, ptc_sys_now_ns());
+	r->has_stalled = r->stalled_s != 0;
+	r->stalled_s /= 1000000000;
+	r->hangs_s = ptc_copiers_hung_ns(&w->copiers, g->job->uuid, k->pid, &copier);
+	r->has_hangs = r->hangs_s != 0;
+	r->hangs_s /= 1000000000;
+	r->on_device = !k->ended;
+	r->device = g->slots[i].rank.device;
+	if (k->declared && k->declared->ndevices)
+		say_device(s, g, k->declared, k->page);
+	say_survives(s, k);
+	if (k->page)
+		say_reports(s, k->page);
+	r->cgroup = k->process.cgroup;
+	snprintf(s->log, sizeof s->log, "%s/log", k->process.dir);
+	r->log = s->log;
+	r->world = k->label.incarnation ? k->label.world : 0;
+	r->since_ms = (uint64_t)k->label.since_ms;
+}
 
-		snprintf(path, sizeof path, "%s/log", k->process.dir);
-		put_string(b, path);
-	} else {
-		ptc_buf_puts(b, "null");
-	}
-	if (k)
-		put_label(b, &k->label);
-	ptc_buf_puts(b, "}");
+static void put_slot(json_t **list, struct ptc_workers *w, const struct group *g, size_t i)
+{
+	struct said s = { .row = { .rank = g->slots[i].rank.rank,
+				   .generation = g->desc.key.generation,
+				   .incarnation = g->desc.key.incarnation,
+				   .slot = true,
+				   .says_device = true,
+				   .has_start = true,
+				   .start_step = g->start_step,
+				   .cgroup = "" } };
+
+	snprintf(s.row.state, sizeof s.row.state, "%s", state_names[ptc_group_slot_state(g, i)]);
+	if (g->slots[i].worker)
+		say_process(&s, w, g, i);
+	put(list, &s.row);
 }
 
 /* Of an incarnation that has ended, or of none yet: its log is here. */
-static void put_seatless(struct ptc_buf *b, const struct ptc_process_label *l, const struct worker *lives)
+static void put_seatless(json_t **list, const struct ptc_process_label *l, const struct worker *lives)
 {
-	enum ptc_slot_state state = lives ? PTC_SLOT_WAITING : PTC_SLOT_EXITED;
+	struct ptc_rank_row row = { .rank = l->rank,
+				    .generation = l->generation,
+				    .incarnation = l->incarnation,
+				    .says_device = true,
+				    .on_device = lives && lives->ran && lives->device != UINT32_MAX,
+				    .device = lives ? lives->device : 0,
+				    .world = l->incarnation ? l->world : 0,
+				    .since_ms = (uint64_t)l->since_ms };
 
-	ptc_buf_printf(b, "{\"rank\": %u, \"generation\": %llu, \"incarnation\": %llu, \"state\": \"%s\"", l->rank,
-		       (unsigned long long)l->generation, (unsigned long long)l->incarnation, state_names[state]);
-	if (lives && lives->ran && lives->device != UINT32_MAX)
-		ptc_buf_printf(b, ", \"on_device\": %u", lives->device);
-	else
-		ptc_buf_puts(b, ", \"on_device\": null");
-	put_label(b, l);
-	ptc_buf_puts(b, "}");
+	snprintf(row.state, sizeof row.state, "%s", state_names[lives ? PTC_SLOT_WAITING : PTC_SLOT_EXITED]);
+	put(list, &row);
 }
 
 /* Without a rank: no caller takes it for one. */
-static void put_standby(struct ptc_buf *b, const struct worker *k, bool *first)
+static void put_standby(json_t **list, const struct worker *k)
 {
+	struct ptc_rank_row row = { .rank = UINT32_MAX, .slot = true, .pid = k->process.pid, .says_device = true };
+
 	if (!k->standby || k->ended || k->exit_wanted)
 		return;
-	ptc_buf_printf(b,
-		       "%s{\"rank\": %u, \"generation\": 0, \"incarnation\": 0, \"state\": \"%s\", \"pid\": %d, "
-		       "\"step\": null, \"on_device\": null}",
-		       *first ? "" : ", ", UINT32_MAX, k->phase == WORKER_WAITING ? "standby" : "standby starts",
-		       (int)k->process.pid);
-	*first = false;
+	snprintf(row.state, sizeof row.state, "%s", k->phase == WORKER_WAITING ? "standby" : "standby starts");
+	put(list, &row);
 }
 
-static void put_past(struct ptc_buf *b, const struct worker *k, bool *first)
+static void put_past(json_t **list, const struct worker *k)
 {
-	if (!k->group && k->label.incarnation) {
-		ptc_buf_puts(b, *first ? "" : ", ");
-		put_seatless(b, &k->label, k->ended ? NULL : k);
-		*first = false;
-	}
-	for (unsigned i = 0; i < k->nbefore; i++) {
-		ptc_buf_puts(b, *first ? "" : ", ");
-		put_seatless(b, &k->before[i], NULL);
-		*first = false;
-	}
+	if (!k->group && k->label.incarnation)
+		put_seatless(list, &k->label, k->ended ? NULL : k);
+	for (unsigned i = 0; i < k->nbefore; i++)
+		put_seatless(list, &k->before[i], NULL);
 }
 
 int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err)
 {
-	struct ptc_buf b = PTC_BUF_INIT;
+	json_t *list = json_array();
 	struct job *job;
-	bool first = true;
+	char *text;
 
-	ptc_buf_puts(&b, "[");
 	pthread_mutex_lock(&w->lock);
 	job = ptc_workers_job_locked(w, uuid);
 	for (struct group *g = job ? job->groups : NULL; g; g = g->next)
-		for (size_t i = 0; i < g->desc.nranks; i++) {
-			ptc_buf_puts(&b, first ? "" : ", ");
-			put_slot(&b, w, g, i);
-			first = false;
-		}
+		for (size_t i = 0; i < g->desc.nranks; i++)
+			put_slot(&list, w, g, i);
 	for (const struct worker *k = job ? job->workers : NULL; k; k = k->next) {
-		put_past(&b, k, &first);
-		put_standby(&b, k, &first);
+		put_past(&list, k);
+		put_standby(&list, k);
 	}
 	pthread_mutex_unlock(&w->lock);
-	ptc_buf_puts(&b, "]");
-	if (ptc_buf_failed(&b)) {
-		ptc_buf_done(&b);
+	text = list ? ptc_json_text(list) : NULL;
+	json_decref(list);
+	if (!text)
 		return ptc_nomem(err);
-	}
-	*ret_json = ptc_buf_steal(&b, NULL);
+	*ret_json = text;
 	return 0;
 }
 

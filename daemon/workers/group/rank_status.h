@@ -11,15 +11,9 @@
 
 struct ptc_workers;
 
-/* For status: gives a JSON array of this job's slots here: [{rank, generation, incarnation, state, pid, step, whole,
- * step_seconds, start_step, median_step_seconds, stalled_s, hangs_s, survives, survives_not, reports: {loss: ..},
- * cgroup, log}]. `survives`, of ranks that train: their memory could be taken if a node was lost (ptc_survive); else
- * `survives_not` says why not. After them it lists processes that have a log but no slot any more: [{rank, generation,
- * incarnation, state}]. Each has `on_device`: the device that its process has or had last; null if no process lives, or
- * it never had one. If known, each has `world`, and `since_ms`, the time when its process became that rank. Processes
- * that wait without a rank have the state `standby`, or `standby starts`, rank UINT32_MAX and generation 0. ptc_free
- * it.
- */
+/* The answer to Peer/Ranks (formats/ranks/rank_rows.h) about this job: its slots here, then processes that have a log
+ * but no slot any more. Processes that wait without a rank have the state `standby`, or `standby starts`, rank
+ * UINT32_MAX and generation 0. ptc_free it. */
 int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err);
 /* Sums over the job's ranks here. */
 struct ptc_workers_sum {

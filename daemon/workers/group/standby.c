@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes that wait without a rank for the job's next start (standby: import). Happy path: while all ranks of the job
- * here run, the loop has one process after the other started, at a low priority; each imports what its program imports
- * and waits in ptc_next. A start takes them from here instead of starting processes (group_start.c), and from then on
- * they are like those. Failure modes: one ends, or does not come to ptc_next in time: an event tells of the first in a
- * row, another is started later, and later each time. Nothing of this is a failure of the job, and nothing is on disk:
- * the next ptcd ends those that it finds. */
+/* Starts processes that wait without a rank for the job's next start (standby: import). Happy path: while all ranks of
+ * the job here run, the loop has one process after the other started, at a low priority; each imports what its program
+ * imports and waits in ptc_next. A start takes them from here instead of starting processes (group_start.c), and from
+ * then on they are like those. Failure modes: one ends, or does not come to ptc_next in time: an event tells of the
+ * first in a row, another is started later, and later each time. Nothing of this is a failure of the job, and nothing
+ * is on disk: the next ptcd ends those that it finds. A program that was edited since: those that have imported it
+ * end. */
 #include "daemon/workers/group/internal.h"
 
 #include "base/check.h"
@@ -135,13 +136,16 @@ static void start_task(struct ptc_workers *w, void *arg)
 	struct group *like = arg;
 	struct job *job = like->job;
 	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_program_files files;
 	struct worker *k = NULL;
 	int rc;
 
+	ptc_program_look(like->desc.cwd, like->desc.uid, like->desc.argv, &files);
 	pthread_mutex_lock(&w->lock);
 	rc = ptc_worker_make_locked(w, job, &k, &err);
 	if (!rc) {
 		k->standby = true;
+		k->files = files;
 		k->standby_ns = ptc_sys_now_ns();
 		rc = ptc_worker_spawn_locked(w, like, NULL, k, &err);
 		if (rc)

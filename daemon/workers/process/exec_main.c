@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc-exec: between ptcd and one program, so that neither's end is the other's.
+/* ptc-exec: starts one program for ptcd (user, cgroup, oom_score_adj), waits for its end, records its exit status and
+ * keeps its log, so that neither's end is the other's.
  *
  *   ptcd --vfork, exec--> ptc-exec (reads the request, forks, ends: ptcd waits for it at once)
  *                            +--> the helper (a session of its own; child of init) --fork--> the program
@@ -555,6 +556,29 @@ static int supervise(struct helper *h)
 	return 0;
 }
 
+/* ---- looking at a program's files ---------------------------------------------------------- */
+
+static int look(char **argv)
+{
+	const uid_t uid = (uid_t)strtoul(argv[2], NULL, 10);
+	const struct passwd *user = uid == geteuid() ? NULL : getpwuid(uid);
+
+	if (uid != geteuid() &&
+	    (!user || initgroups(user->pw_name, user->pw_gid) != 0 ||
+	     setresgid(user->pw_gid, user->pw_gid, user->pw_gid) != 0 || setresuid(uid, uid, uid) != 0))
+		return 1;
+	for (char **path = argv + 3; *path; path++) {
+		struct stat st = { 0 };
+
+		if (stat(*path, &st) != 0 || !S_ISREG(st.st_mode))
+			st = (struct stat){ 0 };
+		printf("%llu %llu %llu %llu %llu\n", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino,
+		       (unsigned long long)st.st_size, (unsigned long long)st.st_mtim.tv_sec,
+		       (unsigned long long)st.st_mtim.tv_nsec);
+	}
+	return fflush(stdout) != 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct helper h = { .log_fd = -1, .cut_fd = -1, .watch_fd = -1, .signal_fd = -1 };
@@ -562,8 +586,8 @@ int main(int argc, char **argv)
 	pid_t pid;
 	int rc;
 
-	(void)argc;
-	(void)argv;
+	if (argc > 3 && strcmp(argv[1], PTC_EXEC_LOOK) == 0)
+		return look(argv);
 	if (fcntl(PTC_EXEC_REQUEST_FD, F_GETFD) < 0 || fcntl(PTC_EXEC_ERROR_FD, F_GETFD) < 0 ||
 	    fcntl(PTC_EXEC_DIR_FD, F_GETFD) < 0) {
 		fprintf(stderr, "ptc-exec: ptcd starts this, to run a job's processes; it is of no use by hand\n");

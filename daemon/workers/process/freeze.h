@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Freezing a process with all that it has started: by its cgroup, else by SIGSTOP to its process group. While it is
- * frozen, its folder has a file `held`, so that a later ptcd, or the process's helper, thaws it.
+/* Freezes and thaws a process with all that it has started: by its cgroup, else by SIGSTOP and SIGCONT to its process
+ * group. While it is frozen, its folder has a file `held`, so that a later ptcd, or the process's helper, thaws it.
  *
  * Failure modes: the file cannot be written, or the kernel refuses: the process runs on. A process that has ended is no
  * failure. Threads: any. For rooms of daemon/workers only. */

@@ -29,6 +29,10 @@
 
 #define PTC_EXEC_LOW 1u /* in `flags`: begin with a low priority (priority.h); an older helper ignores this */
 
+/* ptc-exec PTC_EXEC_LOOK UID PATH PATH: five numbers for each path, on its standard output (spawn.h). It has none of
+ * the descriptors above. */
+#define PTC_EXEC_LOOK "--look"
+
 /* Followed by NUL-terminated strings: token, parent cgroup, its name, cwd, argc arguments, envc variables. */
 struct ptc_exec_request {
 	uint32_t version, bytes; /* bytes: of the strings */

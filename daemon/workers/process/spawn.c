@@ -24,6 +24,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -255,6 +256,69 @@ static int start(const struct ptc_spawn *s, const int *fds, struct ptc_error *er
 	ptc_child_wait(&c, -1, NULL);
 	ptc_child_close(&c);
 	return 0;
+}
+
+/* ---- a program's files ------------------------------------------------------------------ */
+
+/* NULL: it runs none, or it is not known which. */
+static const char *script(const char *const *argv)
+{
+	for (size_t i = 1; argv[i]; i++)
+		if (argv[i][0] != '-')
+			return argv[i];
+		else if (argv[i][1] == '-' || strcmp(argv[i], "-c") == 0 || strcmp(argv[i], "-m") == 0)
+			return NULL;
+	return NULL;
+}
+
+/* "": there is none. */
+static void full_path(const char *cwd, const char *file, char path[PATH_BYTES])
+{
+	if (!file ||
+	    snprintf(path, PATH_BYTES, "%s%s%s", *file == '/' ? "" : cwd, *file == '/' ? "" : "/", file) >= PATH_BYTES)
+		path[0] = '\0';
+}
+
+static void read_files(const char *text, struct ptc_program_files *ret)
+{
+	for (size_t i = 0; i < PTC_ARRAY_LEN(ret->of); i++) {
+		uint64_t *v = ret->of[i];
+		int at = 0;
+
+		if (sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 "%n", &v[0], &v[1], &v[2],
+			   &v[3], &v[4], &at) != 5)
+			memset(v, 0, sizeof ret->of[i]);
+		text += at;
+	}
+}
+
+void ptc_program_look(const char *cwd, uid_t uid, const char *const *argv, struct ptc_program_files *ret)
+{
+	char helper[PTC_HELPER_PATH], program[PATH_BYTES], file[PATH_BYTES], text[256], user[16];
+	char name[] = "ptc-exec", look[] = PTC_EXEC_LOOK;
+	char *args[] = { name, look, user, program, file, NULL };
+	struct ptc_child_args how = { .path = helper, .argv = args, .errors = -1, .default_signals = true };
+	struct ptc_child c;
+	int fds[2];
+
+	*ret = (struct ptc_program_files){ 0 };
+	snprintf(user, sizeof user, "%lu", (unsigned long)uid);
+	full_path(cwd, strchr(argv[0], '/') ? argv[0] : NULL, program);
+	full_path(cwd, script(argv), file);
+	if ((!*program && !*file) || ptc_helper_find("ptc-exec", "PTC_EXEC", helper, NULL) != 0 ||
+	    pipe2(fds, O_CLOEXEC) != 0)
+		return;
+	how.output = fds[1];
+	if (ptc_child_start(&how, &c, NULL) == 0) {
+		ptc_close(&fds[1]);
+		if (ptc_child_read(fds[0], PTC_PROGRAM_LOOK_MS, text, sizeof text) > 0)
+			read_files(text, ret);
+		ptc_child_signal(&c, SIGKILL); /* it has nothing more to say */
+		ptc_child_wait(&c, REAP_MS, NULL);
+		ptc_child_close(&c);
+	}
+	ptc_close(&fds[0]);
+	ptc_close(&fds[1]);
 }
 
 static void close_fds(int *fds)

@@ -14,7 +14,7 @@
  * program, but its status is unknown.
  *
  * Threads: any; the only shared state is the file system. Nothing blocks longer than a fork and an exec, but for
- * ptc_process_wait. */
+ * ptc_process_wait and ptc_program_look. */
 #pragma once
 
 #include "base/status.h"
@@ -43,6 +43,17 @@ struct ptc_process {
 	uint64_t start_time; /* field 22 of /proc/PID/stat */
 	int pidfd;           /* readable once the program ends; -1: it had ended already */
 };
+
+/* What the files of a program are at a moment: device, inode, size, and when they were written. Zeros: there are none,
+ * or nobody can see them. */
+struct ptc_program_files {
+	uint64_t of[2][5];
+};
+#define PTC_PROGRAM_LOOK_MS 2000
+/* Looks, as that user, at argv[0] and at the script that it runs: the first argument that is no option. argv[0] counts
+ * only if it has a '/', and there is no script behind a long option, -c or -m. A helper of its own looks, because a
+ * file system may not answer: then all is zeros after PTC_PROGRAM_LOOK_MS. */
+void ptc_program_look(const char *cwd, uid_t uid, const char *const *argv, struct ptc_program_files *ret);
 
 /* On success the program runs: its execve has succeeded. After PTC_ETIMEOUT and PTC_EIO a folder may remain;
  * ptc_process_adopt tells whether a process runs. */

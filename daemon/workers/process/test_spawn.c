@@ -8,6 +8,7 @@
 #include "daemon/workers/process/spawn.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/sys/fault.h"
 #include "base/sys/sys.h"
 
@@ -883,6 +884,92 @@ static void ptcd_is_killed_while_it_removes_one(void **state)
 	assert_true(killed >= (*w.cgroup ? 16 : 14));
 }
 
+/* ---- a program's files ------------------------------------------------------------------------ */
+
+static void write_script(const char *name, const char *text)
+{
+	char path[160];
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/%s", w.other, name);
+	f = fopen(path, "w");
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+/* Which of its two files can be seen, as bits; and what they are. */
+static unsigned look(const char *const *argv, uid_t uid, struct ptc_program_files *ret)
+{
+	static const uint64_t none[5];
+	unsigned seen = 0;
+
+	ptc_program_look(w.other, uid, argv, ret);
+	for (unsigned i = 0; i < 2; i++)
+		seen |= (unsigned)(memcmp(ret->of[i], none, sizeof none) != 0) << i;
+	return seen;
+}
+
+static void sees_that_a_program_was_edited(void **state)
+{
+	static const char *const script[] = { "/bin/sh", "-e", "-u", "a.sh", "b.sh", NULL };
+	static const struct {
+		const char *argv[5];
+		unsigned seen;
+	} rows[] = {
+		{ { "/bin/sh" }, 1 },          { { "sh", "a.sh" }, 2 },       { { "sh", "--norc", "a.sh" }, 0 },
+		{ { "sh", "-c", "a.sh" }, 0 }, { { "sh", "-m", "a.sh" }, 0 }, { { "./a.sh", "b.sh" }, 3 },
+		{ { "./none", "none" }, 0 },   { { "/bin/sh", "." }, 1 },
+	};
+	struct ptc_program_files a, b;
+	char from[160], to[160];
+
+	(void)state;
+	write_script("a.sh", "exit 0\n");
+	write_script("b.sh", "exit 1\n");
+	for (size_t i = 0; i < PTC_ARRAY_LEN(rows); i++)
+		assert_int_equal(look(rows[i].argv, geteuid(), &a), rows[i].seen);
+	assert_int_equal(look(script, geteuid(), &a), 3);
+	assert_int_equal(look(script, geteuid(), &b), 3);
+	assert_memory_equal(&a, &b, sizeof a);
+	write_script("b.sh", "exit 2 # an argument of the script\n");
+	look(script, geteuid(), &b);
+	assert_memory_equal(&a, &b, sizeof a);
+	write_script("a.sh", "exit 1 \n");
+	look(script, geteuid(), &b);
+	assert_memory_equal(a.of[0], b.of[0], sizeof a.of[0]);
+	assert_memory_not_equal(a.of[1], b.of[1], sizeof a.of[1]);
+	snprintf(from, sizeof from, "%s/b.sh", w.other);
+	snprintf(to, sizeof to, "%s/a.sh", w.other);
+	assert_int_equal(rename(from, to), 0);
+	look(script, geteuid(), &a);
+	assert_memory_not_equal(a.of[1], b.of[1], sizeof a.of[1]);
+	if (geteuid() == 0) { /* what the user cannot see, is not looked at for it */
+		assert_int_equal(chmod(to, 0600) | chmod(w.other, 0700), 0);
+		assert_int_equal(look(script, 65534, &a), 1);
+		assert_int_equal(chmod(w.other, 0777), 0);
+	}
+	assert_int_equal(unlink(to), 0);
+}
+
+/* As where a file system does not answer: nothing is seen, and nothing of it stays. */
+static void a_look_that_hangs_ends(void **state)
+{
+	static const char *const argv[] = { "/bin/sh", NULL };
+	const char *const helper = getenv("PTC_EXEC");
+	struct ptc_program_files files;
+	char path[160], before[4096];
+
+	(void)state;
+	snprintf(before, sizeof before, "%s", helper ? helper : "");
+	write_script("hangs", "#!/bin/sh\nexec sleep 1000\n");
+	snprintf(path, sizeof path, "%s/hangs", w.other);
+	assert_int_equal(chmod(path, 0755) | setenv("PTC_EXEC", path, 1), 0);
+	assert_int_equal(look(argv, geteuid(), &files), 0);
+	assert_int_equal(helper ? setenv("PTC_EXEC", before, 1) : unsetenv("PTC_EXEC"), 0);
+	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+	assert_int_equal(unlink(path), 0);
+}
+
 /* ---- who is who ------------------------------------------------------------------------------ */
 
 static void a_reused_pid_is_somebody_else(void **state)
@@ -1323,6 +1410,8 @@ int main(int argc, char **argv)
 		BOTH(says_in_the_log_why_it_did_not_start),
 		BOTH(the_helper_is_killed),
 		BOTH(ptcd_is_killed_while_it_removes_one),
+		BOTH(sees_that_a_program_was_edited),
+		BOTH(a_look_that_hangs_ends),
 		BOTH(a_reused_pid_is_somebody_else),
 		BOTH(a_damaged_record_is_an_error),
 		BOTH(its_children_are_killed_too),

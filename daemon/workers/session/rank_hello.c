@@ -177,8 +177,9 @@ static void begin_session(struct worker *k, const struct ptc_local_hello *h)
 	/* Our messages are done in order by the thread that says HELLO: nothing of the connection before goes on. */
 	k->fill.session++;
 	k->fill.sent = k->fill.done = 0;
-	k->fill.failed = false;
+	k->fill.failed = k->fill.damaged = false;
 	k->fill.can = h->features & PTC_LOCAL_CAN_FILL;
+	k->fill.verifies = h->features & PTC_LOCAL_CAN_VERIFY;
 	k->takes_state = h->features & PTC_LOCAL_CAN_TAKE_STATE;
 	k->phase = WORKER_CONNECTED;
 	if (h->resume_phase == PTC_LOCAL_NOWHERE) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of ranks, from the connection to the worker. Happy path: frames are read, and each message goes to its
- * worker. Failure modes: bytes that are no frames, and messages that are not expected, get REFUSED, and the connection
- * ends. */
+/* Takes messages of ranks from the connection, and gives each to its worker. Happy path: frames are read, and each
+ * message goes to its worker. Failure modes: bytes that are no frames, and messages that are not expected, get
+ * REFUSED, and the connection ends. */
 #include "daemon/workers/session/internal.h"
 
 #include "base/cleanup.h"

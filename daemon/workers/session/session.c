@@ -371,6 +371,8 @@ static bool on_filled(struct worker *k, const struct ptc_local_message *m)
 	k->fill.done = f.id;
 	if (f.failed)
 		k->fill.failed = true;
+	if (f.damaged)
+		k->fill.damaged = true;
 	return true;
 }
 

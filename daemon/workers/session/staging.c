@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Staging memory (copy: fast, and of ranks that copy their device memory themselves). Happy path: a rank that has
- * declared gets shared memory, whose pages are all there already. When the rank stops, it copies its state into this
- * memory. Failure modes: there is no room, or the rank's memory is too sparse: the rank gets no staging memory, and its
- * copies are lean. */
+/* Gives a rank staging memory, to which it copies its state (copy: fast, and ranks that copy their device memory
+ * themselves). Happy path: a rank that has declared gets shared memory, whose pages are all there already. When the
+ * rank stops, it copies its state into this memory. Failure modes: there is no room, or the rank's memory is too
+ * sparse: the rank gets no staging memory, and its copies are lean. */
 #include "daemon/workers/session/internal.h"
 #include "daemon/workers/session/session.h"
 

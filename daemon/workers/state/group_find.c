@@ -157,7 +157,8 @@ struct worker *ptc_group_find_standby_locked(const struct group *g)
 	if (!job->standby.like || !ptc_group_same_program(&job->standby.like->desc, &g->desc))
 		return NULL;
 	for (struct worker *k = job->workers; k; k = k->next) {
-		if (!ptc_worker_stands_by(k) || k->spawning || k->reaping)
+		/* The loop may not have seen yet that it has ended. The start of its rank would fail. */
+		if (!ptc_worker_stands_by(k) || k->spawning || k->reaping || ptc_process_wait(&k->process, 0))
 			continue;
 		if (k->phase == WORKER_WAITING)
 			return k;

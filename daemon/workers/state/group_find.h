@@ -38,7 +38,7 @@ bool ptc_worker_ending(const struct worker *k);
 bool ptc_group_same_program(const struct ptc_group_desc *a, const struct ptc_group_desc *b);
 /* The worker waits without a rank for the job's next start (standby.c), and is to go on. */
 bool ptc_worker_stands_by(const struct worker *k);
-/* One of these that is of g's program, first those that wait in ptc_next; NULL: none. */
+/* One of these that is of g's program and lives, first those that wait in ptc_next; NULL: none. */
 struct worker *ptc_group_find_standby_locked(const struct group *g);
 
 /* Which processes of a job may be ranks of a group in mode rebuild. A process that has run on a device has a context

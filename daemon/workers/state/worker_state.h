@@ -79,9 +79,10 @@ struct worker {
 	bool ran;                                         /* it has had a generation */
 	bool stale;                                       /* it claims a generation that it was not given */
 	bool exit_wanted, said_hangs, low;                /* low: it may have a low priority still */
-	bool standby;                 /* it waits without a rank, and is for no group yet (standby.c) */
-	int64_t standby_ns, waits_ns; /* of such a process: when it was started, and came to ptc_next; 0: not yet */
-	int64_t term_ns, kill_ns;     /* times of the signals; 0: none, or sent */
+	bool standby;                   /* it waits without a rank, and is for no group yet (standby.c) */
+	struct ptc_program_files files; /* of such a process: as its program's were before it was started */
+	int64_t standby_ns, waits_ns;   /* of such a process: when it was started, and came to ptc_next; 0: not yet */
+	int64_t term_ns, kill_ns;       /* times of the signals; 0: none, or sent */
 	struct declared *declared;
 	struct declared *layout; /* in BUILDING: what it has declared without memory; NULL: not yet */
 	struct rank_state *rank_state, *restore;
@@ -99,10 +100,11 @@ struct worker {
 		int64_t until_ns;
 	} get;
 	struct {
-		bool can;
+		bool can, verifies;
 		uint64_t session;    /* number of connections on which it has said HELLO */
 		uint64_t sent, done; /* ids on this connection */
 		bool failed;         /* the worker could not carry out one of them */
+		bool damaged;        /* a block did not match its checksum, since somebody has waited for all of them */
 	} fill;
 	bool leaving;   /* it gives up, and waits for us (ptc_leave) */
 	int64_t bad_ns; /* its device has failed: it is ended from then on, once nobody reads its memory; 0: no */

@@ -78,7 +78,8 @@ struct ptc_slot_view {
 	/* The rank has ended. ptc_slot_copy still reads what it had declared on devices, unless not_held says why not.
 	 * has_state: its blobs and cursors are those of `step`; else they are gone. */
 	bool outlived, has_state;
-	bool staged; /* equals `copied`: the rank may go on while ptc_slot_copy reads */
+	bool verifies; /* its libptc can compare what it reads with checksums (ptc_slot_fill) */
+	bool staged;   /* equals `copied`: the rank may go on while ptc_slot_copy reads */
 	void *opaque;
 	/* With copy: fast and STOPPED: the rank has copied its bytes to staging memory. ptc_slot_copy reads them there,
 	 * also after ptc_workers_release, until ptc_workers_slots_done. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Views of ranks, and the order to go on. Happy path: a view has references to its rank's declarations and rank state.
- * Failure modes: there is no such group (PTC_ENOTFOUND), or the rank does not wait to be restored (PTC_ESTATE). */
+/* Views of a group's ranks, and the order to go on. Happy path: a view has references to its rank's declarations and
+ * rank state. Failure modes: there is no such group (PTC_ENOTFOUND), or the rank does not wait to be restored
+ * (PTC_ESTATE). */
 #include "daemon/workers/group/slots/slot_view.h"
 #include "daemon/workers/session/session.h"
 
@@ -116,6 +117,7 @@ static void fill_view_locked(struct ptc_slot_view *s, struct view *v)
 									: "it is not held",
 				     .promises = k && k->page && atomic_load(&k->page->survives),
 				     .stays = ptc_worker_stays(k),
+				     .verifies = k && k->fill.verifies,
 				     .opaque = v };
 	s->staged = v->staging != NULL;
 	s->outlived = v->outlived;

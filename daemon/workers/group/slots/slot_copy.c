@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of ranks' memory. Happy path: reads and writes go straight to the process's memory, by a process of the job's
- * user (lean; copier.h), or reads to the staging memory that the rank filled when it stopped (fast); ptc-gpu copies
- * memory on devices. Failure modes: an address that was not declared (EINTERNAL: the caller's mistake), memory that is
- * not there any more (ESTATE naming the tensor, because a retry would not help), a process that has died before or
- * during the read (ESTATE). */
+/* Copies ranks' memory at a stop and at a restore. Happy path: reads and writes go straight to the process's memory,
+ * by a process of the job's user (lean; copier.h), or reads to the staging memory that the rank filled when it stopped
+ * (fast); ptc-gpu copies memory on devices. Failure modes: an address that was not declared (EINTERNAL: the caller's
+ * mistake), memory that is not there any more (ESTATE naming the tensor, because a retry would not help), a process
+ * that has died before or during the read (ESTATE). */
 #include "daemon/workers/group/slots/slot_view.h"
 
 #include "base/alloc.h"

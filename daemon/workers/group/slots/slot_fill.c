@@ -10,8 +10,11 @@
 #include "base/check.h"
 
 #include <fcntl.h>
+#include <string.h>
 
-_Static_assert(PTC_SLOT_ROWS_MAX == PTC_LOCAL_ROWS_MAX, "what the agent may say, a message can");
+_Static_assert(PTC_SLOT_ROWS_MAX == PTC_LOCAL_ROWS_MAX && PTC_SLOT_CHUNKS_MAX == PTC_LOCAL_CHUNKS_MAX,
+	       "what the agent may say, a message can");
+_Static_assert(sizeof(struct ptc_chunk_sums) == sizeof(struct ptc_direct_read_chunk), "chunks are sent as they come");
 
 /* Rows on a device that ptc-gpu copies: the rank is not told of them. */
 static bool rows_mapped(const struct view *v, const struct ptc_slot_rows *rows, size_t n)
@@ -62,22 +65,36 @@ static int fill_wait_locked(const struct view *v, uint64_t ahead, const struct p
 	return rc;
 }
 
-static bool fill_send_locked(const struct view *v, struct worker *k, int fd, const struct ptc_slot_rows *rows, size_t n)
+static void put_order(struct ptc_local_out *out, struct ptc_local_fill *m, const struct ptc_slot_order *order)
 {
-	struct ptc_local_rows said[PTC_LOCAL_ROWS_MAX];
-	struct ptc_local_fill m = {
-		.generation = k->generation, .incarnation = k->incarnation, .id = k->fill.sent + 1, .nrows = (uint32_t)n
-	};
+	struct ptc_local_rows rows[PTC_LOCAL_ROWS_MAX];
+	struct ptc_direct_read_chunk chunks[PTC_LOCAL_CHUNKS_MAX];
+
+	for (size_t i = 0; i < order->nrows; i++) {
+		const struct ptc_slot_rows *r = &order->rows[i];
+
+		rows[i] = (struct ptc_local_rows){ r->address, r->offset,       r->bytes,
+						   r->count,   r->address_step, r->offset_step };
+	}
+	if (order->nchunks)
+		memcpy(chunks, order->chunks, order->nchunks * sizeof chunks[0]);
+	m->nrows = (uint32_t)order->nrows;
+	m->nchunks = (uint32_t)order->nchunks;
+	ptc_local_put_fill(out, m, rows, chunks);
+}
+
+static bool fill_send_locked(const struct view *v, struct worker *k, int fd, const struct ptc_slot_order *order)
+{
+	struct ptc_local_fill m = { .generation = k->generation,
+				    .incarnation = k->incarnation,
+				    .id = k->fill.sent + 1 };
 	struct ptc_local_out out = { .grow = ptc_realloc };
 	int ours = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 
 	if (ours < 0)
 		return false;
 	k->fill.sent++;
-	for (size_t i = 0; i < n; i++)
-		said[i] = (struct ptc_local_rows){ rows[i].address, rows[i].offset,       rows[i].bytes,
-						   rows[i].count,   rows[i].address_step, rows[i].offset_step };
-	ptc_local_put_fill(&out, &m, said);
+	put_order(&out, &m, order);
 	ptc_conn_send_locked(k->conn, PTC_LOCAL_FILL, &out, ours);
 	ptc_free(out.data);
 	if (k->conn->out || k->conn->broken)
@@ -86,28 +103,30 @@ static bool fill_send_locked(const struct view *v, struct worker *k, int fd, con
 }
 
 int ptc_slot_fill(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, int fd,
-		  const struct ptc_slot_rows *rows, size_t n, const struct ptc_wait *wait, struct ptc_error *err)
+		  const struct ptc_slot_order *order, const struct ptc_wait *wait, struct ptc_error *err)
 {
 	const struct view *v = slot->opaque;
 	struct worker *k;
 	bool mapped;
-	int rc = n > PTC_SLOT_ROWS_MAX
-			 ? ptc_error_set(err, PTC_EINTERNAL, "one fill has %zu rows, which is too many", n)
-			 : check_rows(v, rows, n, err);
+	int rc = order->nrows > PTC_SLOT_ROWS_MAX || order->nchunks > PTC_SLOT_CHUNKS_MAX
+			 ? ptc_error_set(err, PTC_EINTERNAL, "one fill has %zu rows in %zu chunks, which is too many",
+					 order->nrows, order->nchunks)
+			 : check_rows(v, order->rows, order->nrows, err);
 
 	if (rc == 0)
 		rc = ptc_slot_check_held(v, err);
 	if (rc)
 		return rc;
-	mapped = rows_mapped(v, rows, n);
+	mapped = rows_mapped(v, order->rows, order->nrows);
 	pthread_mutex_lock(&v->w->lock);
 	rc = fill_wait_locked(v, FILLS_AHEAD - 1, wait, &k, err);
 	if (!rc && !f->failed) {
-		bool able = !mapped && k && k->fill.can && k->conn && !k->conn->closing &&
-			    k->phase == WORKER_DECLARED && (!f->session || f->session == k->fill.session);
+		bool able = !mapped && k && k->fill.can && (k->fill.verifies || !order->nchunks) && k->conn &&
+			    !k->conn->closing && k->phase == WORKER_DECLARED &&
+			    (!f->session || f->session == k->fill.session);
 
 		f->session = k ? k->fill.session : 0;
-		f->failed = !able || !fill_send_locked(v, k, fd, rows, n);
+		f->failed = !able || !fill_send_locked(v, k, fd, order);
 	}
 	pthread_mutex_unlock(&v->w->lock);
 	return rc;
@@ -124,6 +143,11 @@ int ptc_slot_filled(const struct ptc_slot_view *slot, struct ptc_slot_filling *f
 	rc = fill_wait_locked(v, 0, wait, &k, err);
 	if (!rc && f->session && (!k || k->fill.session != f->session || k->fill.failed))
 		f->failed = true;
+	if (!rc) {
+		f->damaged = k && k->fill.damaged;
+		if (k)
+			k->fill.damaged = false;
+	}
 	pthread_mutex_unlock(&v->w->lock);
 	return rc;
 }

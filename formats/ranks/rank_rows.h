@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a node says of a job's ranks there: its answer to Peer/Ranks, as daemon/workers/group/rank_status.h describes
- * it. Some members are for daemons that decide by it, others for status. Plain data of the caller, any thread.
+/* What a node says of a job's ranks there: its answer to Peer/Ranks. Some members are for daemons that decide
+ * by it, others for status. Plain data of the caller, any thread.
  *
  * Failure modes: PTC_EINVAL (a member has an impossible value; the error names it), PTC_ENOMEM. What a row does not say
  * is 0, false or NULL. */
@@ -14,16 +14,16 @@
 
 /* A number that the program reports, such as its loss. */
 struct ptc_rank_report {
-	char *name;
+	const char *name;
 	double value; /* NAN: it is no number */
 };
 /* Who copies what the rank has declared on devices. */
 struct ptc_rank_memory {
-	char *copied_by, *marks; /* NULL: the row says nothing of such memory */
+	const char *copied_by, *marks; /* NULL: the row says nothing of such memory */
 	bool has_step, whole;
-	uint64_t step;         /* of the newest mark on the device; whole: the state is whole there */
-	char *why;             /* why the copier is not ptc-gpu */
-	char *copy, *copy_why; /* "async" or "lean"; why it is not async */
+	uint64_t step;               /* of the newest mark on the device; whole: the state is whole there */
+	const char *why;             /* why the copier is not ptc-gpu */
+	const char *copy, *copy_why; /* "async" or "lean"; why it is not async */
 };
 /* Of a slot, or of a process that has a log but no slot any more. */
 struct ptc_rank_row {
@@ -45,13 +45,14 @@ struct ptc_rank_row {
 	int64_t device;           /* which */
 	struct ptc_rank_memory memory;
 	bool says_survives, survives;    /* known; its memory could be taken, were a node lost (ptc_survive) */
-	char *survives_not;              /* why it could not */
+	const char *survives_not;        /* why it could not */
 	struct ptc_rank_report *reports; /* in the rank's order */
 	size_t nreports;
-	char *cgroup, *log;
+	const char *cgroup, *log;
 };
 extern const struct ptc_members ptc_rank_row_members; /* those that status shows */
-/* Zeroed, or filled in by _decode. */
+extern const struct ptc_members ptc_rank_row_answer;  /* a row of the answer, which is a list of them */
+/* Zeroed, or filled in by _decode, which owns the texts and reports of the rows. */
 struct ptc_rank_rows {
 	struct ptc_rank_row *v;
 	size_t n;

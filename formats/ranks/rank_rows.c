@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of answers to Peer/Ranks, which status shows, too. A row is read as far as it goes: the other node may be
  * of another version. */
-#include "daemon/cluster/ranks/rank_rows.h"
+#include "formats/ranks/rank_rows.h"
+
+#include "base/check.h"
 
 #include <math.h>
 #include <string.h>
@@ -58,16 +60,18 @@ static const struct ptc_member rows[] = {
 	PART(slot_members, slot),
 	PART(device_members, says_device),
 	PART(process_members, slot),
-#define SHOWN 7                                           /* what status shows */
-	{ "on_device", PTC_IS_EMPTY, SEEN(says_device) }, /* null says that it has none */
-	ROW("world", world, U64, .optional = true),
-	ROW("since_ms", since_ms, U64, .optional = true),
+#define SHOWN 7 /* what status shows */
+	ROW("world", world, U64, IF(world)),
+	ROW("since_ms", since_ms, U64, IF(world)),
 	ROW("start_step", start_step, U64, SEEN(has_start)),
-	ROW("step_seconds", step_s, REAL, .optional = true, .null = true),
-	ROW("median_step_seconds", median_step_s, REAL, .optional = true),
+	ROW("step_seconds", step_s, REAL, IF(step_s), .null = true),
+	ROW("median_step_seconds", median_step_s, REAL, IF(median_step_s)),
+	/* Only read: null says that it has none. */
+	{ "on_device", PTC_IS_EMPTY, SEEN(says_device) },
 };
 static const struct ptc_members row_members = PTC_MEMBERS(rows, struct ptc_rank_row);
 const struct ptc_members ptc_rank_row_members = { rows, SHOWN, sizeof(struct ptc_rank_row), false };
+const struct ptc_members ptc_rank_row_answer = { rows, PTC_ARRAY_LEN(rows) - 1, sizeof(struct ptc_rank_row), false };
 static const struct ptc_member doc_rows[] = {
 	PTC_ROW(struct ptc_rank_rows, NULL, v, LIST, PTC_COUNT(struct ptc_rank_rows, n), .of = &row_members),
 };

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Answers to Peer/Ranks: of this version, of older ones, and what is none. */
-#include "daemon/cluster/ranks/rank_rows.h"
+#include "formats/ranks/rank_rows.h"
 
+#include "base/alloc.h"
 #include "base/test_leaks.h"
+#include "formats/json.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -60,6 +62,60 @@ static void everything_that_a_row_says(void **state)
 	assert_true(r->rank == 1 && !r->lives && !r->has_step && !r->has_start && !r->has_own);
 	assert_true(r->says_device && !r->on_device);
 	assert_true(r->step_s == 0 && r->peak_bytes == 0 && r->world == 0);
+	ptc_rank_rows_done(&rows);
+}
+
+/* What a node writes is what another reads. */
+static void an_answer_is_read_as_it_was_written(void **state)
+{
+	struct ptc_rank_report reports[] = { { "loss", NAN }, { "own_seconds", 0.5 } };
+	const struct ptc_rank_row none = {
+		.rank = 1, .state = "waiting", .slot = true, .says_device = true, .cgroup = ""
+	};
+	const struct ptc_rank_row slot = { .rank = 2,
+					   .generation = 3,
+					   .state = "running",
+					   .slot = true,
+					   .pid = 12,
+					   .has_step = true,
+					   .step = 40,
+					   .has_whole = true,
+					   .has_hangs = true,
+					   .step_s = 0.25,
+					   .says_device = true,
+					   .on_device = true,
+					   .memory = { .copied_by = "rank", .marks = "none", .why = "w" },
+					   .says_survives = true,
+					   .survives_not = "it \"ended\"",
+					   .reports = reports,
+					   .nreports = 2,
+					   .cgroup = "c",
+					   .log = "l",
+					   .world = 4,
+					   .since_ms = 5 };
+	json_t *list = json_array();
+	struct ptc_rank_rows rows;
+	char *text;
+
+	(void)state;
+	json_array_append_new(list, ptc_members_to_json(&ptc_rank_row_answer, &none));
+	json_array_append_new(list, ptc_members_to_json(&ptc_rank_row_answer, &slot));
+	text = ptc_json_text(list);
+	json_decref(list);
+	assert_string_equal(
+		"[{\"rank\":1,\"generation\":0,\"incarnation\":0,\"state\":\"waiting\",\"pid\":0,\"step\":"
+		"null,\"on_device\":null,\"reports\":{},\"cgroup\":\"\",\"log\":null,\"step_seconds\":null},"
+		"{\"rank\":2,\"generation\":3,\"incarnation\":0,\"state\":\"running\",\"pid\":12,\"step\":"
+		"40,\"whole\":false,\"hangs_s\":0,\"on_device\":0,\"device_memory\":{\"copied_by\":\"rank\","
+		"\"marks\":\"none\",\"why\":\"w\"},\"survives\":false,\"survives_not\":\"it "
+		"\\\"ended\\\"\",\"reports\":{\"loss\":null,\"own_seconds\":0.5},\"cgroup\":\"c\",\"log\":"
+		"\"l\",\"world\":4,\"since_ms\":5,\"step_seconds\":0.25}]",
+		text);
+	assert_int_equal(0, ptc_rank_rows_decode(text, &rows, NULL));
+	ptc_free(text);
+	assert_true(rows.n == 2 && !rows.v[0].on_device && !rows.v[0].has_step && !rows.v[0].log);
+	assert_true(rows.v[1].on_device && rows.v[1].world == 4 && rows.v[1].has_hangs && rows.v[1].own_s == 0.5);
+	assert_string_equal("it \"ended\"", rows.v[1].survives_not);
 	ptc_rank_rows_done(&rows);
 }
 
@@ -132,6 +188,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(everything_that_a_row_says),
+		cmocka_unit_test(an_answer_is_read_as_it_was_written),
 		cmocka_unit_test(older_versions_say_less),
 		cmocka_unit_test(a_rank_is_found_in_its_incarnation),
 		cmocka_unit_test(what_has_another_type_is_refused),
