@@ -101,7 +101,7 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_free(ctl->known);
 	ptc_free(ctl->loss);
 	ptc_free(ctl->recovery.stragglers);
-	ptc_odd_devices_free(ctl->devices.odd);
+	ptc_free(ctl->devices.odd);
 	ptc_free(ctl->recovery.growth.offers);
 	ptc_free(ctl->recovery.growth.quarantined);
 	ptc_free(ctl->recovery.growth.seen);

@@ -63,13 +63,12 @@ const char *ptc_device_owner(const struct ptc_meta_doc *job, uint64_t uid, char 
 void ptc_device_keeper_tick(struct ptc_controller *ctl);
 
 /* odd_devices.c: devices whose ranks had wrong replicas (`on_difference`). Loop thread. */
-struct ptc_odd_devices; /* of one controller; NULL: there are none */
+struct ptc_odd_devices; /* of one controller, for ptc_free; NULL: there are none */
 /* A capture has found odd ranks; why says it in a line. */
 void ptc_odd_devices_found(struct ptc_controller *ctl, const struct ptc_odd_rank *ranks, size_t n, const char *why);
 /* Each 200 ms, of a job that trains and all of whose nodes are up. True: it is taking ranks off such devices, and
  * nothing else is to be begun. */
 bool ptc_odd_devices_tick(struct ptc_controller *ctl);
-struct ptc_odd_devices *ptc_odd_devices_free(struct ptc_odd_devices *o);
 
 /* device_left.c: which devices the job has left (left), or may have again. Blocks. *ret_ok false: the job's lock is
  * another's. */

@@ -26,29 +26,19 @@ struct ptc_odd_devices {
 	uint64_t incarnation; /* whose ranks are odd */
 	enum { ODD_FOUND, ODD_WRITING, ODD_WRITTEN, ODD_PLANNING, ODD_STAYS } state;
 	int64_t retry_ns;
-	struct ptc_slow_device *v;
-	size_t n;
 	char why[400];
+	size_t n;
+	struct ptc_slow_device v[]; /* freed with it */
 };
-
-struct ptc_odd_devices *ptc_odd_devices_free(struct ptc_odd_devices *o)
-{
-	if (o)
-		ptc_free(o->v);
-	ptc_free(o);
-	return NULL;
-}
 
 static struct ptc_odd_devices *add(struct ptc_controller *ctl, size_t n, const char *why)
 {
-	struct ptc_odd_devices *o = ptc_calloc(1, sizeof *o);
+	struct ptc_odd_devices *o = ptc_calloc(1, sizeof *o + n * sizeof *o->v);
 
 	ptc_require(o);
-	o->v = ptc_calloc(n, sizeof *o->v);
-	ptc_require(o->v);
 	o->incarnation = ctl->record.incarnation;
 	snprintf(o->why, sizeof o->why, "%s", why);
-	ptc_odd_devices_free(ctl->devices.odd);
+	ptc_free(ctl->devices.odd);
 	ctl->devices.odd = o;
 	return o;
 }
@@ -190,8 +180,10 @@ bool ptc_odd_devices_tick(struct ptc_controller *ctl)
 	struct ptc_slow_device v[8];
 	size_t n;
 
-	if (o && o->incarnation != ctl->record.incarnation)
-		o = ctl->devices.odd = ptc_odd_devices_free(o);
+	if (o && o->incarnation != ctl->record.incarnation) {
+		ptc_free(o);
+		o = ctl->devices.odd = NULL;
+	}
 	n = o ? 0 : written_down(ctl, v, PTC_ARRAY_LEN(v));
 	if (n) { /* by a controller that has gone */
 		o = add(ctl, n, "replicas were wrong on devices that ranks of the job still have");
