@@ -81,6 +81,8 @@ class Difference(harness.Case):
             said = wait_for(lambda: [e["text"] for e in self.events(c, job, "rank_differs")][1:], 60 * PATIENCE, "that it stays", 0.1)
             self.assertRegex(said[0], "^the job stays on its devices: ")
             self.assertEqual(before["run"]["incarnation"], job.status()["run"]["incarnation"])
+            step = job.step()
+            wait_for(lambda: job.step() > step + 100, 60 * PATIENCE, "ranks that go on", 0.05)
             wait_for(lambda: not c.etcdctl("get", "--prefix", f"/ptc/jobs/{job.status()['uuid']}/slow/").stdout, 20 * PATIENCE, "its key gone")
 
     def test_controller_killed(self):

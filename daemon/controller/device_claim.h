@@ -67,8 +67,9 @@ struct ptc_odd_devices; /* of one controller, for ptc_free; NULL: there are none
 /* A capture has found odd ranks; why says it in a line. */
 void ptc_odd_devices_found(struct ptc_controller *ctl, const struct ptc_odd_rank *ranks, size_t n, const char *why);
 /* Each 200 ms, of a job that trains and all of whose nodes are up. True: it is taking ranks off such devices, and
- * nothing else is to be begun. */
-bool ptc_odd_devices_tick(struct ptc_controller *ctl);
+ * nothing else is to be begun. why is not "": the caller ends the ranks now, and starts the job again for that. */
+bool ptc_odd_devices_tick(struct ptc_controller *ctl, char *why, size_t size);
+bool ptc_odd_devices_hold(const struct ptc_controller *ctl); /* the same, for due snapshots */
 
 /* device_left.c: which devices the job has left (left), or may have again. Blocks. *ret_ok false: the job's lock is
  * another's. */

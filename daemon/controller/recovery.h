@@ -127,8 +127,6 @@ void ptc_recovery_tick(struct ptc_controller *ctl); /* recovery.c: each 200 ms. 
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
 /* That HALT has begun: events say why. failed: the rank that was judged; NULL: none was. */
 void ptc_recovery_begun(struct ptc_controller *ctl, const struct ptc_worker_view *failed);
-/* Ends ranks that train, to start the job again where it may have devices. False: not now. why: for the event. */
-bool ptc_recovery_leave(struct ptc_controller *ctl, const char *why);
 /* Whether no due snapshot may begin: a node that it would wait for is down, or ranks are about to leave devices. */
 bool ptc_recovery_holds(const struct ptc_controller *ctl);
 /* Change a record: the first for a HALT or a snapshot of held ranks, the second for a switch that starts ranks. */

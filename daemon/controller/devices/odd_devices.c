@@ -24,7 +24,7 @@
 
 struct ptc_odd_devices {
 	uint64_t incarnation; /* whose ranks are odd */
-	enum { ODD_FOUND, ODD_WRITING, ODD_WRITTEN, ODD_PLANNING, ODD_STAYS } state;
+	enum { ODD_FOUND, ODD_WRITING, ODD_WRITTEN, ODD_PLANNING, ODD_LEAVES, ODD_STAYS } state;
 	int64_t retry_ns;
 	char why[400];
 	size_t n;
@@ -139,7 +139,6 @@ static void stays(struct ptc_controller *ctl, struct ptc_odd_devices *o, const c
 static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
 	struct ptc_odd_devices *o = ctl->devices.odd;
-	char why[sizeof o->why + 160];
 
 	ptc_recovery_keep(ctl, p);
 	if (!o || o->state != ODD_PLANNING)
@@ -149,14 +148,10 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 		o->state = ODD_WRITTEN;
 		return;
 	}
-	if (p->status) {
+	if (p->status)
 		stays(ctl, o, p->err.text);
-		return;
-	}
-	snprintf(why, sizeof why, "%s; the job leaves these devices, and is started again from its last snapshot",
-		 o->why);
-	if (!ptc_recovery_leave(ctl, why))
-		o->state = ODD_WRITTEN;
+	else
+		o->state = ODD_LEAVES;
 }
 
 static void go_on(struct ptc_controller *ctl, struct ptc_odd_devices *o)
@@ -174,7 +169,14 @@ static void go_on(struct ptc_controller *ctl, struct ptc_odd_devices *o)
 	}
 }
 
-bool ptc_odd_devices_tick(struct ptc_controller *ctl)
+bool ptc_odd_devices_hold(const struct ptc_controller *ctl)
+{
+	const struct ptc_odd_devices *o = ctl->devices.odd;
+
+	return o && o->incarnation == ctl->record.incarnation && o->state != ODD_STAYS;
+}
+
+bool ptc_odd_devices_tick(struct ptc_controller *ctl, char *why, size_t size)
 {
 	struct ptc_odd_devices *o = ctl->devices.odd;
 	struct ptc_slow_device v[8];
@@ -191,9 +193,16 @@ bool ptc_odd_devices_tick(struct ptc_controller *ctl)
 		o->n = n;
 		o->state = ODD_WRITTEN;
 	}
+	why[0] = '\0';
 	if (!o || o->state == ODD_STAYS || !ctl->recovery.has_elastic) /* which others read */
 		return false;
-	if (ptc_controller_idle(ctl) && !ctl->recovery.planning && ptc_sys_now_ns() >= o->retry_ns)
+	if (!ptc_controller_idle(ctl) || ctl->recovery.planning || ptc_sys_now_ns() < o->retry_ns)
+		return true;
+	o->retry_ns = ptc_sys_now_ns() + RETRY_NS / 10;
+	if (o->state == ODD_LEAVES)
+		snprintf(why, size, "%s; the job leaves these devices, and is started again from its last snapshot",
+			 o->why);
+	else
 		go_on(ctl, o);
 	return true;
 }

@@ -321,22 +321,6 @@ static void give_up_ranks(struct ptc_controller *ctl, const struct parts *p, enu
 	submit_halt(ctl, &r);
 }
 
-bool ptc_recovery_leave(struct ptc_controller *ctl, const char *why)
-{
-	struct ptc_switch_request r;
-	struct ptc_error err = PTC_ERROR_INIT;
-
-	make_halt(ctl, &r);
-	mark(ctl, r.id, PTC_RECOVERY_NODE, 0);
-	will_tell(ctl, "recovering", "%s", why);
-	if (ctl->submit(ctl, &r, &err) != 0) {
-		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
-		return false;
-	}
-	ptc_recovery_begun(ctl, NULL);
-	return true;
-}
-
 static void planned_live(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
 	struct parts parts = look(ctl);
@@ -661,7 +645,7 @@ static void start_again(struct ptc_controller *ctl, const struct parts *p)
 
 bool ptc_recovery_holds(const struct ptc_controller *ctl)
 {
-	return ctl->record.run == PTC_RUN_LIVE && (ctl->devices.odd || look(ctl).down);
+	return ctl->record.run == PTC_RUN_LIVE && (ptc_odd_devices_hold(ctl) || look(ctl).down);
 }
 
 /* Ranks were started, so it may be their doing that the switch has come to nothing. */
@@ -746,6 +730,22 @@ static bool hangs(struct ptc_controller *ctl)
 	return true;
 }
 
+/* True: the job leaves devices where replicas were wrong. */
+static bool leaves_odd(struct ptc_controller *ctl)
+{
+	char why[sizeof ctl->recovery.told.text];
+	struct ptc_switch_request r;
+	bool any = ptc_odd_devices_tick(ctl, why, sizeof why);
+
+	if (!why[0])
+		return any;
+	make_halt(ctl, &r);
+	mark(ctl, r.id, PTC_RECOVERY_NODE, 0);
+	will_tell(ctl, "recovering", "%s", why);
+	submit_halt(ctl, &r);
+	return true;
+}
+
 static void grow(struct ptc_controller *ctl)
 {
 	struct ptc_recovery *r = &ctl->recovery;
@@ -816,7 +816,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 			act(ctl, &p);
 	} else {
 		back(ctl);
-		if (!hangs(ctl) && !ptc_odd_devices_tick(ctl) && !ptc_stragglers_leave(ctl))
+		if (!hangs(ctl) && !leaves_odd(ctl) && !ptc_stragglers_leave(ctl))
 			grow(ctl);
 	}
 }
