@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See alloc.h. */
 #include "base/alloc.h"
 
 #include "base/check.h"

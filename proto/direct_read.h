@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Questions of a reader of a job's files (ptc-fuse) to the ptcd of its own node, over a SOCK_SEQPACKET unix socket
- * beside the control socket. The reader asks where bytes of items lie in the job's chunk file. The answer comes with a
- * descriptor of that file, for reading only, and the reader reads the bytes itself. Questions and answers take turns.
- * Both ends are on one machine, so numbers are in its byte order.
+/* Questions about a job's bytes to a ptcd of the same machine, over a SOCK_SEQPACKET unix socket beside the control
+ * socket. Three readers ask: ptc-fuse, the ptcd of another node on the machine, and clients that import. The reader
+ * asks where bytes of items lie in the job's chunk file. The answer comes with a descriptor of that file, for reading
+ * only, and the reader reads the bytes itself. Questions and answers take turns. Both ends are on one machine, so
+ * numbers are in its byte order.
  *
  * Root, the user that ptcd runs as, and the job's owner may ask (SO_PEERCRED tells who asks); to others the job does
  * not exist. The file holds bytes of that job only (of any generation). Needs libc only. The daemon verifies nothing
@@ -10,7 +11,7 @@
  * (base/number/digest.h, ptc_checksum), and if the 8 bytes at use_at are still `use` afterwards:
  * daemon/store/store_read.h, ptc_table_spans.
  *
- * Failure modes: a message that is none ends the connection; status is a code of base/status.h, 0 or less. Threads:
+ * Failure modes: a malformed message ends the connection; status is a code of base/status.h, 0 or less. Threads:
  * none. */
 #pragma once
 

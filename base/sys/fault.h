@@ -9,7 +9,7 @@
  * - fail: the caller reports PTC_EIO without making its call; at a point ".bytes", one bit of the data is flipped
  *   instead, and nothing reports it
  * - sleep: this thread waits for a second
- * - hold: this thread waits until rules without this one are renamed into place
+ * - hold: this thread waits until a test replaces PTC_FAULT_FILE by a file without this rule
  * - stop: SIGSTOP to this process, until a test sends SIGCONT
  *
  * PTC_FAULT_LIST=FILE appends each point's name to FILE when it is first passed. So a test can list the points that a

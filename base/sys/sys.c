@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See sys.h. */
 #include "base/sys/sys.h"
 
 #include "base/alloc.h"

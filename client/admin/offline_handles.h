@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The structs behind the handles of <ptc/admin_plan.h>, shared by admin_spec.c and admin_moves.c. A handle lives while
+/* The structs behind the handles of ptc/admin_plan.h, shared by admin_spec.c and admin_moves.c. A handle lives while
  * its creator, or a handle made from it, uses it. Threads may share a handle, because nothing behind it changes. */
 #pragma once
 

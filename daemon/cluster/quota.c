@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See quota.h. */
 #include "daemon/cluster/quota.h"
 
 #include "base/alloc.h"

@@ -6,7 +6,7 @@
  * Happy path: fs_backings_begin finds that the kernel takes such files, fs_backings_find says that there is none,
  * fs_backings_want begins to make it, `done` says that the making has ended, fs_backings_find returns it with a
  * reference. Files that nobody uses make room for others, the least recently used first. A thread looks twice a second
- * whether memory is short, and then frees all of these; those in use stay, and no new one is made.
+ * whether memory is short. If it is, the thread frees all files that nobody uses, and none is made.
  *
  * Failure modes: no room within the budget or in memory, a source that fails, a digest that differs, a kernel that does
  * not take the file. Then there is no backing file, the log says why, once for each reason, and for a while

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl dataset add|list|remove|check|inspect. The source is opened here, as the user who asks; the daemon keeps what
- * it is told (docs/dataset.md). Happy path: open, look, one call. Failure modes: those of dataset/source.h, with the
- * file and the place in it; a registered source has changed. A source that is found to be wrong is not registered. */
+/* ptcctl dataset: add, list, remove, check, inspect. The source is opened here, as the user who asks; the daemon keeps
+ * what it is told (docs/dataset.md). Happy path: open, look, one call. Failure modes: those of dataset/source.h, with
+ * the file and the place in it; a registered source has changed. A wrong source is not registered. */
 #include "client/ctl/datasets/datasets.h"
 
 #include "base/alloc.h"

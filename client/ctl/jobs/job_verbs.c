@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl job create|delete|list. create reads job.yaml here, with its rule
+/* ptcctl job: create, delete, list. create reads job.yaml here, with its rule
  * sets and headers, and sends the canonical JSON. */
 #include "client/ctl/jobs/jobs.h"
 

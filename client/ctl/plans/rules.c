@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl rules lint|show. lint reads a job's file, lays it out under each
+/* ptcctl rules: lint, show. lint reads a job's file, lays it out under each
  * configuration of its gpus table and those given, and says all that is wrong
  * or probably not meant. No daemon is asked. */
 #include "client/ctl/plans/offline.h"

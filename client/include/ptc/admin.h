@@ -25,8 +25,8 @@
  * Ownership: the library borrows strings and arrays for the time of the call. Text in a ret_ argument belongs to the
  * caller, who releases it with ptc_admin_free. A callback borrows its arguments until it returns.
  *
- * Compatibility: a struct begins with `size`. Before a call, the program sets `size` to sizeof and leaves members that
- * it does not use zero. In a struct that the library fills, `size` counts the bytes that the library knows. Later
+ * Compatibility: a struct begins with `size`. Before a call, the program sets `size` to sizeof, and members that it
+ * does not use to zero. In a struct that the library fills, `size` counts the bytes that the library knows. Later
  * versions add members at the end. A struct without `size` is an element of an array and never grows. PTC_EVERSION: the
  * program sets a member that this version of the library does not know. */
 #ifndef PTC_ADMIN_H
@@ -86,11 +86,11 @@ PTC_ADMIN_API int ptc_admin_job_delete(struct ptc_admin *a, const char *job, str
 /* Ends a switch or an import before its commit. id: the number of an import; 0: the switch or import under way.
  * PTC_ESTATE: nothing is under way, or the commit has begun. */
 PTC_ADMIN_API int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err);
-/* Declares a node that is down lost: switches no longer wait for it. undo: they do. Root only. PTC_ESTATE: it is up. */
+/* Makes a node that is down count as lost: no switch waits for it. undo: takes that back. Root only. PTC_ESTATE: up. */
 PTC_ADMIN_API int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct ptc_error *err);
 /* Takes a node that is gone for good out of the list. Root only. PTC_ESTATE: it is up, or a job is laid out on it. */
 PTC_ADMIN_API int ptc_admin_node_forget(struct ptc_admin *a, const char *node, struct ptc_error *err);
-/* Marks a device bad: ranks that are started do not get it. undo: they may again. Root only. */
+/* Marks a device bad: ranks that are started do not get it. undo: takes the mark back. Root only. */
 PTC_ADMIN_API int ptc_admin_device_bad(struct ptc_admin *a, const char *node, uint32_t device, bool undo,
 				       struct ptc_error *err);
 /* The devices and the configuration that a job is to have. */
@@ -137,7 +137,7 @@ typedef int (*ptc_admin_progress_fn)(void *arg, const struct ptc_admin_progress 
 /* Each of the next functions returns 0 once the daemon says that the work is finished. fn may be NULL. */
 PTC_ADMIN_API int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn,
 				   void *arg, struct ptc_error *err);
-/* Moves the jobs off a node, or only this job (NULL: all of them). The node gets no ranks until ptc_admin_undrain. */
+/* Moves this job off a node (NULL: all jobs). If root gives NULL, the node gets no ranks until ptc_admin_undrain. */
 PTC_ADMIN_API int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn,
 				  void *arg, struct ptc_error *err);
 /* Does the same for a node that goes within_ms from now. The summary names each job that needs more time. */

@@ -25,7 +25,8 @@ PTC_ADMIN_API int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint6
 
 /* Checks whether ptc_admin_rollback would find all of that snapshot's bytes now. The job's ranks may run, and nothing
  * changes. PTC_ELOST: some bytes are on no node that is up; the line names a tensor. PTC_ESTATE: the daemon is older,
- * and the job runs. If the job does not run, an older daemon would really roll it back: do not call it then. */
+ * and the job runs. Call this only if the job runs, or if all daemons are known to have this call: an older daemon
+ * would roll back a job that does not run. */
 PTC_ADMIN_API int ptc_admin_rollback_check(struct ptc_admin *a, const char *job, uint64_t snapshot,
 					   struct ptc_error *err);
 

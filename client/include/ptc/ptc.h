@@ -151,7 +151,8 @@ PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope sc
  * equally. tag: at most 255 bytes that say under which settings the position is valid, e.g. "n=1000,seed=7". If the tag
  * is "n=N,seed=S;batch=G,micro=M", `ptcctl dataset proof` can check that each epoch consumed every sample once. If
  * samples are shuffled in blocks, write ",block=B" before the semicolon; if not at all, ",sequential=1". If ranks use
- * ptc_balance_step, end the tag with ",by_length=1": the proof then covers steps only. */
+ * ptc_balance_step, end the tag with ",by_length=1": the proof then checks each step's samples as a whole, and not
+ * which rank had which. */
 PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const char *tag);
 /* 1: found; 0: none. tag_buffer NULL ok. Do not compute the position from the step: a rollback may skip samples. */
 PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,
@@ -176,17 +177,18 @@ PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
  * several micro-steps add up. The stop moves to the next boundary on every rank. After 1024 such moves in a row the
  * stop is refused with the rank and `why`. ptc_finish has no later boundary: there the call refuses the stop. */
 PTC_API int ptc_stop_later(ptc_client *c, const char *why);
-/* For fn. 1: the stop is still at this step, as always in ptc_finish. 0: another rank was past this step, so the stop
+/* For fn. 1: the stop is still at this step (in ptc_finish: always). 0: another rank was past this step, so the stop
  * is at a later step: fn must return nonzero. While fn waits for other ranks, it must call this repeatedly. */
 PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
- * declared memory as state any more, and call ptc_next. Takes tens of nanoseconds while no stop is pending; else blocks
- * while the state is taken. The first boundary has the step of ptc_start_step. Each later one has the next step. */
+ * declared memory as state any more, and call ptc_next. Blocks while the state is taken. If no stop is pending, takes
+ * tens of nanoseconds (after ptc_stream: microseconds). The first step is that of ptc_start_step; each later call has
+ * the next step. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary
  * (`whole` of `status --format json`). If ptcd holds the rank (ptc_survive), this call blocks until ptcd lets it go on,
- * at most 5 minutes. A graph that was captured before ptc_stream needs this call before each launch (ptc/gpu.h). */
+ * at most 5 minutes. A CUDA graph captured before ptc_stream needs this call before each launch (ptc/gpu.h). */
 PTC_API void ptc_update_begin(ptc_client *c);
 /* Training is over after `step` steps. Blocks. 0: all have finished, the state is committed. 1: call ptc_next. */
 PTC_API int ptc_finish(ptc_client *c, uint64_t step);

@@ -7,6 +7,7 @@
  *             ... forward, backward, gradients of other ranks ...
  *             ptc_update_begin(c);
  *             ... the optimizer ...
+ *             step++;
  *     }
  *     if (others cannot be reached)      // before memory is freed or changed
  *             ptc_leave(c);
@@ -37,8 +38,8 @@ PTC_API void ptc_leave(ptc_client *c);
  * to end its update, too, without the others.
  * gone 0: the rank still waits; the call only asks, and returns within nanoseconds. gone 1: the others cannot be
  * reached; the call waits until it is decided, as ptc_leave does.
- * Returns 1: call ptc_update_begin, change the state, and come to the next boundary. 0 after gone 0: not yet. 0 after
- * gone 1: leave; ptcd does not want the memory any more. */
+ * Returns 1: call ptc_update_begin, change the state, and come to the next boundary. If `gone` was 0, a 0 means: not
+ * decided yet, go on waiting. If `gone` was 1, a 0 means: leave; ptcd does not want the memory any more. */
 PTC_API int ptc_update_alone(ptc_client *c, int gone);
 #ifdef __cplusplus
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See import_window.h. */
 #include "daemon/agent/tables/import_window.h"
 
 #include "base/alloc.h"

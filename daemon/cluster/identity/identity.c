@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See identity.h. */
 #include "daemon/cluster/identity/identity.h"
 
 #include "base/alloc.h"

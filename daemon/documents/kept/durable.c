@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See durable.h. */
 #include "daemon/documents/kept/durable.h"
 
 #include "base/alloc.h"

@@ -2,9 +2,9 @@
 /* Stops ranks at a step, also at the step of a due snapshot. Happy path: arm exchanges each rank's stop word, and then
  * reads the rank's step. A rank publishes its step, and then reads its stop. So either the rank waits at the stop, or
  * ptcd sees that the rank has passed it. Failure modes: a rank has exited (ESTATE) or finished (EFINISHED) before the
- * stop. It is held at another step, or refuses to have its state taken (ESTATE). Its state can be taken only at a
- * later boundary (the caller is told, so that the stop moves). It does not come (ETIMEOUT naming the rank and how long
- * it has been silent). docs/model has the handshake as a model; test_litmus.c runs it. */
+ * stop; a rank is held at another step, or refuses to have its state taken (ESTATE); its state can be taken only at a
+ * later boundary (the caller is told, so that the stop moves); the rank does not come (ETIMEOUT names the rank and says
+ * how long it has been silent). docs/model has the handshake as a model; test_litmus.c runs it. */
 #include "daemon/workers/group/internal.h"
 
 #include "base/alloc.h"

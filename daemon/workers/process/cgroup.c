@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See cgroup.h. */
 #include "daemon/workers/process/cgroup.h"
 
 #include "daemon/workers/process/spawn.h"
