@@ -612,6 +612,7 @@ class Recover(harness.Case):
                 waits = wait_for(lambda: self.events(c, job, "waits"), 60 * PATIENCE, "the reason")
                 self.assertIn("on_failure: wait", waits[0]["text"])
                 self.assertIn(victim, waits[0]["text"])
+                self.assertNotIn("has refused", "".join(e["text"] for e in self.events(c, job, "recovering")))
                 c.restart(victim)
                 self.trains(c, job, before["run"]["incarnation"])
                 self.assertEqual(where, self.placed(job))
