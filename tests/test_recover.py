@@ -12,6 +12,7 @@ import time
 import harness
 import live
 from harness import PATIENCE, wait_for
+from machines import Machines
 from test_proof import proved
 
 AFTER = 2 # seconds until a node that is down counts as lost
@@ -611,6 +612,7 @@ class Recover(harness.Case):
                 waits = wait_for(lambda: self.events(c, job, "waits"), 60 * PATIENCE, "the reason")
                 self.assertIn("on_failure: wait", waits[0]["text"])
                 self.assertIn(victim, waits[0]["text"])
+                self.assertNotIn("has refused", "".join(e["text"] for e in self.events(c, job, "recovering")))
                 c.restart(victim)
                 self.trains(c, job, before["run"]["incarnation"])
                 self.assertEqual(where, self.placed(job))
@@ -1068,6 +1070,30 @@ class Recover(harness.Case):
                          f"ranks that stay held on {name}", 0.2)
             c.start_members()
             self.check_survived(c, job, before, "n2")
+            self.check_end(c, job)
+
+    @harness.skip_unless_root
+    @harness.needs("ip", "nsenter", "unshare")
+    def test_cut_off_beside_a_loss(self):
+        """A machine is cut off, and another one dies: ranks fail while the first one still has its lease. So it is asked to hold its ranks,
+        and says nothing. Its answer is awaited for no longer than until its lease has ended, and not until the call fails."""
+        with Machines([f"n{i}" for i in range(4)]) as m, \
+                self.cluster(nodes=4, devices=1, transport="tls", hosts=m.hosts, lease_ttl="4s", node_lost_after="2s", up=False) as c:
+            m.settle(c)
+            c.up(timeout_s=60 * PATIENCE)
+            job = self.job(c, "fail", survive=1, every=1000000, elastic={"min_gpus": 2, "max_gpus": 3})
+            job.run("dp=3", nodes="n1,n2,n3")
+            job.do("snapshot")
+            before = self.trains(c, job)
+            self.assertEqual("n0", before["controller"])
+            m.cut("n3")
+            c.power_off("n2")
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual(("dp=2", {"n0", "n1"}), (after["config"], set(self.placed(job))))
+            self.assertTrue(self.events(c, job, "survived"))
+            self.assertRegex(c.nodes["n0"].log_tail(1000), "ranks of node n3 are not held: its machine answers nothing")
+            m.mend("n3")
+            c.wait_nodes(["n3"], 60 * PATIENCE, node="n0")
             self.check_end(c, job)
 
     def test_nodes_a_step_apart_in_themselves(self):

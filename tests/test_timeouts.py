@@ -54,6 +54,7 @@ class Timeouts(unittest.TestCase):
         self.assertIn(": PTC_JOB_NODE_WAIT_MS;", read("daemon", "core", "job_core.c")) # without options
         self.assertRegex(read("daemon", "config", "timeouts.c"), r"\bPTC_JOB_NODE_WAIT_MS, false")
         self.assertEqual(values["ranks are held"], constant("daemon/config/timeouts.c", "HELD_MAX_MS"))
+        self.assertEqual(values["a rank that gives up"], constant("daemon/config/timeouts.c", "LEAVES_MS"))
         for name, path, doublings in (("copies again", "daemon/controller/copies/copy_keeper.c", "RETRY_MAX"),
                                       ("growth again", "daemon/controller/recovery/growth.c", "ETCD_LOG2")):
             most = int(re.search(r"doubles this time, up to (\d+) s", table[name][2]).group(1)) * 1000

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #define LEAVE_MS        5000 /* for ptcd to say that it holds the rank */
-#define NAP_NS          1000000
 #define OPEN_TIMEOUT_MS 30000
 #define STACK_BYTES     (512u << 10) /* a frame of 64 KiB lies on it */
 
@@ -130,7 +129,7 @@ static void set_leaves(ptc_client *c, bool yes)
 /* ptcd's answer; PTC_LOCAL_LEAVE_GO if there is none in time: ptcd does not know how to hold ranks, or has gone. */
 static uint32_t leave(ptc_client *c, bool ready)
 {
-	int64_t until = ptc_client_now_ms() + LEAVE_MS, latest = until + CLIENT_HELD_MAX_MS;
+	int64_t waited_ms = 0;
 	uint32_t answer = PTC_LOCAL_LEAVE_ASKS;
 
 	if (!c || !c->running || !c->stepped || ptc_client_forked(c) || !atomic_load(&c->page->survives) ||
@@ -139,12 +138,10 @@ static uint32_t leave(ptc_client *c, bool ready)
 	atomic_store(&c->page->ready, ready);
 	set_leaves(c, true);
 	while (answer == PTC_LOCAL_LEAVE_ASKS) {
-		int64_t now = ptc_client_now_ms();
-
 		answer = atomic_load(&c->page->leaving);
-		if (now > latest || (now > until && !atomic_load(&c->page->hold)))
+		if (waited_ms > LEAVE_MS + CLIENT_HELD_MAX_MS || (waited_ms > LEAVE_MS && !atomic_load(&c->page->hold)))
 			break;
-		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+		ptc_client_nap(&waited_ms);
 	}
 	set_leaves(c, false);
 	atomic_store(&c->page->ready, 0);

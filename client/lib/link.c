@@ -24,18 +24,29 @@
 #define BACKOFF_MIN_MS   5
 #define BACKOFF_MAX_MS   500
 #define HANDSHAKE_MS     10000
+#define NAP_NS           1000000
+#define FROZEN_MS        100   /* no nap of a process that runs takes so long */
 #define LOOK_MS          1000  /* how often it is looked whether our descriptors are still ours, when nothing happens */
 #define FOLDER_GONE_MS   60000 /* a job whose folder is missing for so long has been deleted */
 #define TOUCH_BYTES      (4u << 20)
 #define TOUCH_PAGE       4096u
 #define REPORTED_VERSION PTC_VERSION
 
-int64_t ptc_client_now_ms(void)
+static int64_t now_ms(void)
 {
 	struct timespec ts;
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+void ptc_client_nap(int64_t *waited_ms)
+{
+	int64_t took_ms = now_ms();
+
+	nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+	took_ms = now_ms() - took_ms;
+	*waited_ms += took_ms < FROZEN_MS ? took_ms : FROZEN_MS;
 }
 
 static void note_locked(ptc_client *c, const char *what, int e)
@@ -763,8 +774,8 @@ static void give_up_on_folder(ptc_client *c, int64_t *gone_since)
 	if (!folder_gone(c)) {
 		*gone_since = 0;
 	} else if (!*gone_since) {
-		*gone_since = ptc_client_now_ms();
-	} else if (ptc_client_now_ms() - *gone_since > FOLDER_GONE_MS) {
+		*gone_since = now_ms();
+	} else if (now_ms() - *gone_since > FOLDER_GONE_MS) {
 		pthread_mutex_lock(&c->lock);
 		ptc_client_set_fatal_locked(c, c->welcomed ? PTC_R_STALE : PTC_R_LOST,
 					    "the job's folder is gone: it has been deleted");

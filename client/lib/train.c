@@ -15,8 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NAP_NS 1000000
-
 /* ---- copying into staging memory ---------------------------------------------- */
 
 /* What ptcd has offered on this connection becomes ours. Our thread has mapped it, and by now most likely touched it.
@@ -345,11 +343,11 @@ int ptc_boundary(ptc_client *c, uint64_t step)
 /* ptcd sets `hold` for a while only; and should it be gone for good, the rank goes on. */
 static void held(ptc_client *c)
 {
-	int64_t until = ptc_client_now_ms() + CLIENT_HELD_MAX_MS;
+	int64_t waited_ms = 0;
 
 	while (!ptc_local_update_begin(c->page, c->next_step - 1)) {
-		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
-		if (ptc_client_now_ms() > until)
+		ptc_client_nap(&waited_ms);
+		if (waited_ms > CLIENT_HELD_MAX_MS)
 			atomic_exchange(&c->page->hold, 0);
 	}
 }

@@ -84,6 +84,10 @@ static void timeouts(void **state)
 		{ TIMED, { NULL } },
 		{ TIMED "node_lost_after: 30s\nfuse: {dir: /f, timeout: 25s}\ncopy_timeout: 4m\n", { NULL } },
 		{ TIMED "fuse: {timeout: 2s}\n", { NULL } }, /* there are no files */
+		{ TIMED "lease_ttl: 20s\n", { NULL } },
+		{ TIMED "lease_ttl: 21s\n",
+		  { "lease_ttl: 21s is longer than a rank that gives up is held (20s), so if a node is lost while etcd "
+		    "is unreachable, ranks are let go before their node has noticed it; write at most 20s" } },
 		{ TIMED "node_lost_after: 1m\n",
 		  { "node_lost_after: 1m is longer than a switch waits for a node that is down (30s), so a switch "
 		    "gives up "

@@ -11,6 +11,7 @@
 
 /* As built in; tests/test_timeouts.py compares them with where they are. */
 #define NOTICED_MS  25000  /* a node that hangs has been noticed by its connections, and another one asked */
+#define LEAVES_MS   20000  /* a rank that gives up is held for so long by its node alone */
 #define HELD_MAX_MS 240000 /* ranks are held so long at most, after the loss of a node */
 
 struct rule {
@@ -22,6 +23,9 @@ struct rule {
 bool ptc_daemon_config_timeout_clash(const struct ptc_daemon_config *cfg, size_t i, char *buf, size_t size)
 {
 	const struct rule rules[] = {
+		{ "lease_ttl", "a rank that gives up is held",
+		  "if a node is lost while etcd is unreachable, ranks are let go before their node has noticed it",
+		  "at most", cfg->lease_ttl_ms, LEAVES_MS, false },
 		{ "node_lost_after", "a switch waits for a node that is down",
 		  "a switch gives up before it can go on without the node", "at most", cfg->node_lost_after_ms,
 		  PTC_JOB_NODE_WAIT_MS, false },

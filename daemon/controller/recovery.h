@@ -97,7 +97,8 @@ struct ptc_recovery {
 			PTC_HOLD_FOUND, /* they have it at `step` */
 			PTC_HOLD_NONE,  /* they have not: why */
 		} state;
-		uint32_t awaited, nheld; /* answers; ranks */
+		uint32_t awaited, nheld;   /* answers; ranks */
+		struct ptc_hold_ask *asks; /* those that are awaited */
 		int64_t since_ns;
 		struct ptc_held_rank *ranks;             /* of each rank of the generation */
 		uint64_t incarnation, step, reached, to; /* reached: a rank's greatest; to: others were let on to it */

@@ -6,7 +6,7 @@
 #include "proto/local_messages.h"
 #include "ptc/ptc.h"
 
-#define CLIENT_HELD_MAX_MS 300000 /* longer than any ptcd holds a rank (WORKERS_HELD_MAX_MS) */
+#define CLIENT_HELD_MAX_MS 300000 /* for which a rank that is not frozen waits for its ptcd */
 
 struct blob {
 	char name[PTC_LOCAL_SHORT_MAX + 1];
@@ -46,4 +46,7 @@ bool ptc_client_keep(ptc_client *c);
 /* Before a boundary at `step`, if something has changed. */
 void ptc_client_publish(ptc_client *c, uint64_t step);
 void ptc_client_unpublish(ptc_client *c); /* and the promise is taken back */
-int64_t ptc_client_now_ms(void);          /* monotonic; any thread */
+/* Sleeps a millisecond, and adds to *waited_ms how long that took. If it took much longer, the process was frozen:
+ * ptcd, which does that, was there, and may hold ranks for hours while etcd is unreachable. So that time does not
+ * count. */
+void ptc_client_nap(int64_t *waited_ms);

@@ -70,7 +70,8 @@ struct ptc_agent_env {
 	 * first request of a job since the daemon's start, because a new store has noted no fence. NULL: 0.
 	 * PTC_ECANCELED: the daemon stops. */
 	int (*least_fence)(void *arg, const char *uuid, int64_t *ret_fence);
-	/* etcd's revision when this node's store came into the cluster. NULL: 0. Any thread. */
+	/* etcd's revision when this node's store came into the cluster; 0: it is not in it yet. NULL: it always was.
+	 * Any thread. */
 	int64_t (*store_since)(void *arg);
 	/* Keeps what is committed of the job, durably, before tables of an earlier commit are dropped. NULL: nothing is
 	 * kept. */

@@ -249,13 +249,28 @@ void ptc_rank_cost_tell(struct ptc_agent *agent, const struct ptc_group_start *s
 }
 
 /* Whether the controller says, or has to assume, that these ranks were built here before. The notes of a store that has
- * come since the switch began were in another one, and a controller that has resumed the switch has asked nobody. */
-static bool were_built(const struct live *l)
+ * come since the switch began were in another one, and a controller that has resumed the switch has asked nobody. A
+ * daemon that is starting does not know yet when its store came. */
+static int were_built(const struct live *l, bool *ret, struct ptc_error *err)
 {
 	const struct ptc_agent_env *env = &l->agent->env;
-	int64_t since = env->store_since ? env->store_since(env->arg) : 0;
+	int64_t since = env->store_since ? env->store_since(env->arg) : 1;
 
-	return l->req->built || (l->req->resumed > 0 && since > l->req->resumed);
+	*ret = l->req->built;
+	if (*ret || l->req->resumed <= 0)
+		return 0;
+	if (!since)
+		return ptc_error_set(err, PTC_ECOORD, "this node is starting, and is not in the cluster yet");
+	*ret = since > l->req->resumed;
+	return 0;
+}
+
+static int built_check(const struct live *l, const struct ptc_group_key *key, struct ptc_error *err)
+{
+	bool built = false;
+	int rc = were_built(l, &built, err);
+
+	return rc ? rc : ptc_rank_built_check(l->agent, key, built, err);
 }
 
 int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -274,7 +289,7 @@ int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 		s.desc.low = l.req->ahead;
 		rc = job_timeout(&l, true, &wait.timeout_ms, err);
 		if (rc == 0)
-			rc = ptc_rank_built_check(l.agent, &s.desc.key, were_built(&l), err);
+			rc = built_check(&l, &s.desc.key, err);
 		if (!rc && !l.req->has_state)
 			rc = ptc_rank_note_write(l.agent, PTC_RANKS_BEGUN, &s.desc.key, err);
 		if (rc == 0)
@@ -519,7 +534,7 @@ static int build_ranks(struct live *l, const struct ptc_group_start *s, struct p
 	if (rc == 0)
 		rc = job_timeout(l, true, &wait.timeout_ms, err);
 	if (rc == 0)
-		rc = ptc_rank_built_check(l->agent, &s->desc.key, were_built(l), err);
+		rc = built_check(l, &s->desc.key, err);
 	if (rc == 0)
 		rc = ptc_rank_built_note(l->agent, &s->desc.key, err);
 	if (!rc) {

@@ -3,12 +3,20 @@
  * it cannot be reached: nobody is there. */
 #include "daemon/cluster/loss/machines.h"
 
+#include "base/check.h"
+#include "base/sys/sys.h"
+
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#define MS      INT64_C(1000000)
+#define GAP_NS  (150 * MS) /* between the beginnings of connections */
+#define LAST_NS (300 * MS) /* from the beginning of the last to the end of all */
 
 static bool same_host(const struct sockaddr_storage *a, const struct sockaddr *b)
 {
@@ -76,4 +84,92 @@ enum ptc_machine ptc_machine_answered(int fd)
 	if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &len) != 0)
 		return PTC_MACHINE_SILENT;
 	return e == 0 ? PTC_MACHINE_TAKES : e == ECONNREFUSED ? PTC_MACHINE_REFUSES : PTC_MACHINE_SILENT;
+}
+
+/* ---- several machines at once ---- */
+
+static const struct addrinfo *in_turn(const struct addrinfo *list, unsigned k)
+{
+	const struct addrinfo *a = list;
+
+	while (k--)
+		a = a->ai_next ? a->ai_next : list;
+	return a;
+}
+
+static bool has_address(const struct addrinfo *list, unsigned k)
+{
+	while (list && k--)
+		list = list->ai_next;
+	return list != NULL;
+}
+
+/* Of the machine, whether its answer can be another one yet. */
+static bool is_open(const struct ptc_machine_asked *v, const struct pollfd *fds)
+{
+	bool pending = false;
+
+	for (unsigned t = 0; t < PTC_MACHINE_TRIES; t++)
+		pending |= fds[t].fd >= 0;
+	return v->answer == PTC_MACHINE_SILENT || (v->answer == PTC_MACHINE_REFUSES && v->at->ai_next && pending);
+}
+
+static bool any_open(const struct ptc_machine_asked *v, size_t n, const struct pollfd *fds)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < n; i++)
+		any |= is_open(&v[i], fds + PTC_MACHINE_TRIES * i);
+	return any;
+}
+
+static void take_ready(struct ptc_machine_asked *v, size_t n, struct pollfd *fds)
+{
+	for (size_t k = 0; k < PTC_MACHINE_TRIES * n; k++) {
+		struct ptc_machine_asked *m = &v[k / PTC_MACHINE_TRIES];
+		enum ptc_machine answer;
+
+		if (fds[k].fd < 0 || !fds[k].revents)
+			continue;
+		answer = ptc_machine_answered(fds[k].fd);
+		m->answer = PTC_MAX(m->answer, answer);
+		close(fds[k].fd);
+		fds[k].fd = -1;
+	}
+}
+
+/* Looks at least once, and for that long: this thread may have stood still itself, and who has answered is there then.
+ */
+static void wait_ns(struct ptc_machine_asked *v, size_t n, struct pollfd *fds, int64_t ns)
+{
+	int64_t now = ptc_sys_now_ns(), until_ns = now + ns;
+
+	if (!any_open(v, n, fds))
+		return;
+	do {
+		int ms = (int)(PTC_MAX(until_ns - now + MS - 1, 0) / MS);
+
+		if (poll(fds, (nfds_t)(PTC_MACHINE_TRIES * n), ms) > 0)
+			take_ready(v, n, fds);
+		now = ptc_sys_now_ns();
+	} while (any_open(v, n, fds) && now < until_ns);
+}
+
+void ptc_machines_ask(struct ptc_machine_asked *v, size_t n, struct pollfd *fds)
+{
+	for (size_t i = 0; i < n; i++)
+		v[i].answer = v[i].at ? PTC_MACHINE_SILENT : PTC_MACHINE_TAKES;
+	for (size_t k = 0; k < PTC_MACHINE_TRIES * n; k++)
+		fds[k] = (struct pollfd){ -1, POLLOUT, 0 };
+	for (unsigned t = 0; t < PTC_MACHINE_TRIES; t++) {
+		for (size_t i = 0; i < n; i++)
+			if (v[i].answer == PTC_MACHINE_SILENT ||
+			    (v[i].answer == PTC_MACHINE_REFUSES && has_address(v[i].at, t)))
+				fds[PTC_MACHINE_TRIES * i + t].fd =
+					ptc_machine_connect(in_turn(v[i].at, t), &v[i].answer);
+		wait_ns(v, n, fds, t + 1 < PTC_MACHINE_TRIES ? GAP_NS : LAST_NS);
+	}
+	for (size_t k = 0; k < PTC_MACHINE_TRIES * n; k++)
+		if (fds[k].fd >= 0)
+			close(fds[k].fd);
 }

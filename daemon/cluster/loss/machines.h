@@ -5,8 +5,10 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 
 struct addrinfo;
+struct pollfd;
 /* Looks up HOST:PORT or [HOST]:PORT; freeaddrinfo it. May block. NULL: nobody knows it, or it is no such address. */
 struct addrinfo *ptc_machine_look_up(const char *address);
 /* Whether that is an address of this machine, such as of a member of etcd that runs here. Nothing is sent. */
@@ -21,3 +23,12 @@ enum ptc_machine {
 int ptc_machine_connect(const struct addrinfo *a, enum ptc_machine *ret);
 /* Of such a socket that poll has found ready: what the machine has answered. */
 enum ptc_machine ptc_machine_answered(int fd);
+
+#define PTC_MACHINE_TRIES 3
+struct ptc_machine_asked {
+	struct addrinfo *at; /* the caller's; NULL: nothing can be told */
+	enum ptc_machine answer;
+};
+/* Gives each machine up to PTC_MACHINE_TRIES connections, one after the other, until it takes one, or each of its
+ * addresses has refused one: a program may listen at one of several. fds: room for PTC_MACHINE_TRIES * n. */
+void ptc_machines_ask(struct ptc_machine_asked *v, size_t n, struct pollfd *fds);

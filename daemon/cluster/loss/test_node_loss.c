@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a node that is down counts as lost. Times are in seconds here. */
+#include "daemon/cluster/loss/machines.h"
 #include "daemon/cluster/loss/node_loss.h"
 
 #include "base/check.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -201,6 +208,46 @@ static void refusals(void **state)
 	assert_true(refused(&r, 4000, 4000, 1000));
 }
 
+/* An address of this machine; *ret_fd listens there, or is closed and nobody does. */
+static struct sockaddr_in address(bool listens, int *ret_fd)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	socklen_t len = sizeof a;
+
+	*ret_fd = socket(AF_INET, SOCK_STREAM, 0);
+	assert_int_equal(bind(*ret_fd, (struct sockaddr *)&a, len), 0);
+	assert_int_equal(getsockname(*ret_fd, (struct sockaddr *)&a, &len), 0);
+	if (listens)
+		assert_int_equal(listen(*ret_fd, 8), 0);
+	return a;
+}
+
+/* A name may stand for several addresses, and a ptcd listens at one of them. */
+static void one_of_several_addresses(void **state)
+{
+	int refuses, takes;
+	struct sockaddr_in at[2] = { address(false, &refuses), address(true, &takes) };
+	struct addrinfo of[2] = { { .ai_family = AF_INET, .ai_addr = (struct sockaddr *)&at[0] },
+				  { .ai_family = AF_INET, .ai_addr = (struct sockaddr *)&at[1] } };
+	struct ptc_machine_asked v[4] = { { .at = &of[0] }, { .at = &of[1] }, { .at = NULL }, { .at = &of[0] } };
+	struct pollfd fds[4 * PTC_MACHINE_TRIES];
+
+	of[0].ai_addrlen = of[1].ai_addrlen = sizeof at[0];
+	ptc_machines_ask(v, 3, fds);
+	assert_int_equal(v[0].answer, PTC_MACHINE_REFUSES);
+	assert_int_equal(v[1].answer, PTC_MACHINE_TAKES);
+	assert_int_equal(v[2].answer, PTC_MACHINE_TAKES); /* nothing can be told */
+	of[0].ai_next = &of[1];
+	ptc_machines_ask(v, 4, fds);
+	assert_int_equal(v[0].answer, PTC_MACHINE_TAKES);
+	assert_int_equal(v[3].answer, PTC_MACHINE_TAKES);
+	at[1] = at[0]; /* nobody listens anywhere */
+	ptc_machines_ask(v, 1, fds);
+	assert_int_equal(v[0].answer, PTC_MACHINE_REFUSES);
+	close(refuses);
+	close(takes);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -214,6 +261,7 @@ int main(void)
 		cmocka_unit_test(early),
 		cmocka_unit_test(steps_stand),
 		cmocka_unit_test(refusals),
+		cmocka_unit_test(one_of_several_addresses),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

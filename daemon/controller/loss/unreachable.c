@@ -3,7 +3,7 @@
  * nodes that have ranks of a job which trains, or get some, or whose ranks were given up; for all jobs of this daemon
  * together.
  *
- * Happy path: such a machine gets TRIES connections, one after the other, until it answers one. If it neither takes nor
+ * Happy path: such a machine gets some connections, one after the other (ptc_machines_ask). If it neither takes nor
  * refuses any of them, the node is unreachable until a later look, or until it has a lease again. A ptcd that is
  * restarted, upgraded or stopped under its ranks is not: its kernel answers. If the kernel refuses each look for
  * PTC_REFUSED_NS, the node is closed until one is taken, or until it has a lease again.
@@ -24,19 +24,14 @@
 #include <unistd.h>
 
 #define MS           INT64_C(1000000)
-#define TRIES        3
-#define GAP_NS       (150 * MS)  /* between their beginnings */
-#define LAST_NS      (300 * MS)  /* from the beginning of the last to the end of all */
 #define AGAIN_NS     (1000 * MS) /* between looks, where nothing new is to be seen */
 #define REFUSED_NS   (150 * MS)  /* between looks, where a machine refuses, and the node is not closed yet */
-#define MACHINES_MAX 32          /* at a look, for each needs TRIES descriptors */
+#define MACHINES_MAX 32          /* at a look, for each needs PTC_MACHINE_TRIES descriptors */
 
 struct asked {
 	uint32_t node;
 	int64_t down_ns; /* of the node, when the look began */
 	char address[256];
-	struct addrinfo *at;
-	enum ptc_machine answer;
 	bool own;
 };
 
@@ -46,48 +41,11 @@ struct ptc_unreachable {
 	int64_t next_ns, looked_ns; /* looked_ns: when the last look ended */
 	size_t n;
 	struct asked v[MACHINES_MAX];
-	struct pollfd fds[TRIES * MACHINES_MAX]; /* of v[i]: those from TRIES * i on */
+	struct ptc_machine_asked machines[MACHINES_MAX]; /* of v[i] */
+	struct pollfd fds[PTC_MACHINE_TRIES * MACHINES_MAX];
 };
 
 /* ---- on a thread of the pool ---- */
-
-static void take_ready(struct ptc_unreachable *a)
-{
-	for (size_t k = 0; k < TRIES * a->n; k++) {
-		enum ptc_machine answer;
-
-		if (a->fds[k].fd < 0 || !a->fds[k].revents)
-			continue;
-		answer = ptc_machine_answered(a->fds[k].fd);
-		a->v[k / TRIES].answer = PTC_MAX(a->v[k / TRIES].answer, answer);
-		close(a->fds[k].fd);
-		a->fds[k].fd = -1;
-	}
-}
-
-static bool any_silent(const struct ptc_unreachable *a)
-{
-	bool any = false;
-
-	for (size_t i = 0; i < a->n; i++)
-		any |= a->v[i].answer == PTC_MACHINE_SILENT;
-	return any;
-}
-
-/* Looks at least once, and for that long: this thread may have stood still itself, and who has answered is there then.
- */
-static void wait_ns(struct ptc_unreachable *a, int64_t ns)
-{
-	int64_t now = ptc_sys_now_ns(), until_ns = now + ns;
-
-	if (!any_silent(a))
-		return;
-	do {
-		if (poll(a->fds, (nfds_t)(TRIES * a->n), (int)(PTC_MAX(until_ns - now + MS - 1, 0) / MS)) > 0)
-			take_ready(a);
-		now = ptc_sys_now_ns();
-	} while (any_silent(a) && now < until_ns);
-}
 
 static void look(void *arg, struct ptc_etcd *e)
 {
@@ -95,38 +53,29 @@ static void look(void *arg, struct ptc_etcd *e)
 
 	(void)e;
 	for (size_t i = 0; i < a->n; i++) {
-		a->v[i].at = ptc_machine_look_up(a->v[i].address);
-		a->v[i].own = a->v[i].at && ptc_machine_is_own(a->v[i].at);
-		a->v[i].answer = a->v[i].at ? PTC_MACHINE_SILENT : PTC_MACHINE_TAKES;
+		a->machines[i].at = ptc_machine_look_up(a->v[i].address);
+		a->v[i].own = a->machines[i].at && ptc_machine_is_own(a->machines[i].at);
 	}
-	for (size_t k = 0; k < TRIES * a->n; k++)
-		a->fds[k] = (struct pollfd){ -1, POLLOUT, 0 };
-	for (size_t t = 0; t < TRIES; t++) {
-		for (size_t i = 0; i < a->n; i++)
-			if (a->v[i].answer == PTC_MACHINE_SILENT)
-				a->fds[TRIES * i + t].fd = ptc_machine_connect(a->v[i].at, &a->v[i].answer);
-		wait_ns(a, t + 1 < TRIES ? GAP_NS : LAST_NS);
-	}
-	for (size_t k = 0; k < TRIES * a->n; k++)
-		if (a->fds[k].fd >= 0)
-			close(a->fds[k].fd);
+	ptc_machines_ask(a->machines, a->n, a->fds);
 	for (size_t i = 0; i < a->n; i++)
-		if (a->v[i].at)
-			freeaddrinfo(a->v[i].at);
+		if (a->machines[i].at)
+			freeaddrinfo(a->machines[i].at);
 	a->looked_ns = ptc_sys_now_ns();
 }
 
 /* ---- on the loop ---- */
 
 /* True: it is something else now than before. *ret_counts: it refuses, and is not closed yet. */
-static bool take_answer(const struct ptc_unreachable *a, const struct asked *v, bool *ret_counts)
+static bool take_answer(const struct ptc_unreachable *a, size_t i, bool *ret_counts)
 {
+	const enum ptc_machine answer = a->machines[i].answer;
+	const struct asked *v = &a->v[i];
 	struct ptc_node *n = ptc_cluster_node(a->all->cluster, v->node);
-	bool unreachable = v->answer == PTC_MACHINE_SILENT && !v->own, closed, changed;
+	bool unreachable = answer == PTC_MACHINE_SILENT && !v->own, closed, changed;
 
 	if (n->up || n->down_ns != v->down_ns)
 		return false;
-	closed = ptc_refusals_saw(&n->refusals, v->answer == PTC_MACHINE_REFUSES, a->looked_ns);
+	closed = ptc_refusals_saw(&n->refusals, answer == PTC_MACHINE_REFUSES, a->looked_ns);
 	changed = n->unreachable != unreachable || n->closed != closed;
 	n->unreachable = unreachable;
 	n->closed = closed;
@@ -144,7 +93,7 @@ static void looked(void *arg)
 		return;
 	}
 	for (size_t i = 0; i < a->n; i++)
-		changed |= take_answer(a, &a->v[i], &counts);
+		changed |= take_answer(a, i, &counts);
 	a->asking = false;
 	a->next_ns = changed ? 0 : ptc_sys_now_ns() + (counts ? REFUSED_NS : AGAIN_NS);
 	for (size_t i = a->all->n; changed && i-- > 0;) {

@@ -469,6 +469,23 @@ static void tell_gone(struct ptc_controller *ctl, const struct ptc_worker_view *
 	ctl->recovery.told.gone = true;
 }
 
+/* And for what the job waits. */
+static void tell_down(struct ptc_controller *ctl, const struct parts *p, const char *node)
+{
+	char until[128] = "";
+
+	if (shrinks(ctl) && ctl->all->cut_off)
+		snprintf(until, sizeof until, ", or is lost");
+	else if (shrinks(ctl))
+		snprintf(until, sizeof until,
+			 ", or its machine is silent or has refused connections for %.1f s, or it is lost",
+			 (double)PTC_REFUSED_NS / 1e9);
+	will_tell(ctl, "recovering",
+		  "node %s is down, and a rank of node %s has failed after it: the job is started again once that node "
+		  "is back%s",
+		  p->names, node, until);
+}
+
 /* Whether the cause of the failure is known by now. */
 static bool judged(struct ptc_controller *ctl, const struct parts *p, const struct ptc_worker_view *w, bool gone)
 {
@@ -522,11 +539,7 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 	if (!count_loss(ctl, p.down ? p.names : gone->node))
 		return true;
 	if (p.down)
-		will_tell(ctl, "recovering",
-			  "node %s is down, and a rank of node %s has failed after it: the job is started again once "
-			  "that node is back, or its machine is silent or has refused connections for %.1f s, or it is "
-			  "lost",
-			  p.names, w->node, (double)PTC_REFUSED_NS / 1e9);
+		tell_down(ctl, &p, w->node);
 	else
 		tell_gone(ctl, gone);
 	return true;

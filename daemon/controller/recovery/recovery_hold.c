@@ -4,10 +4,11 @@
  * Happy path: each node of the generation that is up holds its ranks, and says at which step each can be taken; the
  * greatest step is chosen at which some nodes have all that is theirs, and together every tensor. Failure modes: a rank
  * does not promise that its memory stays whole, or is in an update (it is not counted; nor are ranks of a node whose
- * version cannot hold them); a node does not answer (it is suspected, and not counted); at no step do the ranks have
- * everything, or only at the snapshot's or an earlier one (NONE, and why). If they had everything at the greatest step
- * were those at the step before to come there, too, these are let on first, once: the gradients of a step may have come
- * to some ranks only. The choice is a task with copies of all it needs; the rest is on the loop. */
+ * version cannot hold them); a node does not answer (it is suspected, and not counted, and waited for no longer once
+ * its lease has ended and its machine is silent); at no step do the ranks have everything, or only at the snapshot's or
+ * an earlier one (NONE, and why). If they had everything at the greatest step were those at the step before to come
+ * there, too, these are let on first, once: the gradients of a step may have come to some ranks only. The choice is a
+ * task with copies of all it needs; the rest is on the loop. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -251,15 +252,15 @@ static void round_ends(struct ptc_controller *ctl)
 
 /* ---- nodes are asked ---------------------------------------------------------------------- */
 
-struct ask {
+struct ptc_hold_ask {
+	struct ptc_hold_ask *next;
 	struct ptc_controller *ctl;
 	uint32_t node, index; /* index: of the generation's nodes */
 	int64_t lease;
 	uint64_t incarnation;
-	bool lets_go;
 };
 
-static void take_ranks(const struct ask *a, const Ptc__V1__WorkersReply *r)
+static void take_ranks(const struct ptc_hold_ask *a, const Ptc__V1__WorkersReply *r)
 {
 	const struct ptc_generation_doc *g = ptc_controller_current(a->ctl);
 	struct ptc_hold *h = &a->ctl->recovery.hold;
@@ -280,14 +281,51 @@ static void take_ranks(const struct ask *a, const Ptc__V1__WorkersReply *r)
 	}
 }
 
+/* False: nobody waits for it any more. */
+static bool take_awaited(struct ptc_hold *h, const struct ptc_hold_ask *a)
+{
+	struct ptc_hold_ask **at = &h->asks;
+
+	while (*at && *at != a)
+		at = &(*at)->next;
+	if (!*at)
+		return false;
+	*at = a->next;
+	return true;
+}
+
+/* A machine that was cut off when it was asked says nothing for long; by now its lease has ended, and a look at it has
+ * shown that nobody is there. */
+static void wait_for_no_silent(struct ptc_controller *ctl)
+{
+	struct ptc_hold *h = &ctl->recovery.hold;
+	bool any = false;
+
+	for (struct ptc_hold_ask **at = &h->asks; *at;) {
+		const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, (*at)->node);
+
+		if (n->up || !n->unreachable) {
+			at = &(*at)->next;
+			continue;
+		}
+		ptc_info("job", "job=%s ranks of node %s are not held: its machine answers nothing", ctl->meta.name,
+			 n->doc.name);
+		*at = (*at)->next; /* freed when its call ends */
+		h->awaited--;
+		any = true;
+	}
+	if (any && h->awaited == 0)
+		round_ends(ctl);
+}
+
 static void answered(void *arg, int status, const struct ptc_error *err, const void *data, size_t len)
 {
-	struct ask *a = arg;
+	struct ptc_hold_ask *a = arg;
 	struct ptc_controller *ctl = a->ctl;
 	struct ptc_hold *h = &ctl->recovery.hold;
 	ProtobufCMessage *msg = NULL;
 
-	if (!a->lets_go && !ctl->gone && h->state == PTC_HOLD_ASKED && h->incarnation == a->incarnation) {
+	if (take_awaited(h, a) && !ctl->gone && h->state == PTC_HOLD_ASKED && h->incarnation == a->incarnation) {
 		if (status == 0)
 			status = ptc_pb_decode(&ptc__v1__workers_reply__descriptor, data, len, &msg, NULL);
 		if (status == 0)
@@ -336,9 +374,10 @@ static int encode(struct ptc_controller *ctl, uint32_t ms, void **data, size_t *
 static void ask_node(struct ptc_controller *ctl, uint32_t index, uint32_t ms, int64_t timeout_ms)
 {
 	const char *name = ptc_controller_current(ctl)->nodes[index];
+	struct ptc_hold *h = &ctl->recovery.hold;
 	struct ptc_rpc_channel *channel;
 	const struct ptc_node *n;
-	struct ask *a;
+	struct ptc_hold_ask *a;
 	uint32_t at;
 	void *data;
 	size_t len;
@@ -351,8 +390,12 @@ static void ask_node(struct ptc_controller *ctl, uint32_t index, uint32_t ms, in
 		return;
 	a = ptc_calloc(1, sizeof *a);
 	ptc_require(a);
-	*a = (struct ask){ ptc_controller_ref(ctl), at, index, n->lease, ctl->record.incarnation, !ms };
-	ctl->recovery.hold.awaited += !a->lets_go;
+	*a = (struct ptc_hold_ask){ NULL, ptc_controller_ref(ctl), at, index, n->lease, ctl->record.incarnation };
+	if (ms) {
+		a->next = h->asks;
+		h->asks = a;
+		h->awaited++;
+	}
 	ptc_rpc_unary_async(ctl->all->client, channel, "/ptc.v1.Peer/Arm", data, len, timeout_ms, answered, a);
 	ptc_free(data);
 }
@@ -371,6 +414,7 @@ static void ask_all(struct ptc_controller *ctl, uint64_t to)
 	h->state = PTC_HOLD_ASKED;
 	h->to = to;
 	h->nheld = 0;
+	h->asks = NULL;
 	memset(h->ranks, 0, g->world * sizeof *h->ranks);
 	h->awaited = 1; /* until all are asked */
 	for (uint32_t i = 0; i < g->nnodes; i++)
@@ -399,7 +443,10 @@ enum ptc_hold_state ptc_recovery_hold(struct ptc_controller *ctl)
 
 	if (h->state == PTC_HOLD_IDLE || h->incarnation != ctl->record.incarnation)
 		begin(ctl);
-	else if (under_way && ptc_sys_now_ns() - h->since_ns > PATIENCE_NS)
+	else if (h->state == PTC_HOLD_ASKED)
+		wait_for_no_silent(ctl);
+	under_way &= h->state == PTC_HOLD_ASKED || h->state == PTC_HOLD_CHOOSES;
+	if (under_way && ptc_sys_now_ns() - h->since_ns > PATIENCE_NS)
 		none(ctl, "the nodes that are left do not answer in time");
 	return h->state;
 }

@@ -17,7 +17,7 @@
 #define WORKERS_GRACE_MS      10000        /* of a job that sets none */
 #define WORKERS_GIVEN_UP_MS   2000         /* of ranks that are given up, unless their job sets less */
 #define WORKERS_KILLED_MS     5000         /* how long a start waits for a process that was killed */
-#define WORKERS_HELD_MAX_MS   240000       /* how long ranks are held at most; libptc and ptc-exec wait longer */
+#define WORKERS_HELD_MAX_MS   240000       /* how long ranks are held at most, if etcd answers; ptc-exec waits longer */
 #define WORKERS_LEAVES_MS     20000        /* how long a rank that gives up is held by its node alone */
 #define WORKERS_DECIDES_MS    60000        /* ... after etcd was unreachable, from when it answers again */
 #define WORKERS_UPDATE_MS     2000 /* how long a rank in an update may take to its next boundary, beside steps */
