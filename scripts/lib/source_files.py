@@ -103,7 +103,7 @@ def page(names, read, control=""):
             if not said:
                 missing.append(f"{room}/{bases[0]}")
             files = ", ".join(f"`{room}/{b}`" if not i else f"`{b}`" for i, b in enumerate(bases))
-            text += f"| {files} | {re.sub(r'([|<*])', chr(92) + chr(92) + '1', said)} |\n"
+            text += f"| {files} | {re.sub(r'([|<*])', chr(92) * 3 + '1', said)} |\n"
     sources = [(n, read(n)) for n in sorted(names) if n.endswith(".c")]
     text += table("Verbs of ptcctl", "verb", "file", verbs(sources))
     text += table("Calls to a daemon", "call", "file of the handler", calls(sources))
