@@ -19,7 +19,7 @@
 #define TABLES  4
 #define ITEMS   1500
 #define NOTES   80
-#define ROUNDS  (getenv("PTC_ROUNDS") ? atoi(getenv("PTC_ROUNDS")) : 6)
+#define ROUNDS  (getenv("PTC_ROUNDS") ? atoi(getenv("PTC_ROUNDS")) : 4)
 #define FLIPS   60 /* in each round */
 
 enum { RIGHT, LEFT_OUT, WRONG = 20, NO_OPEN, NO_WORK };
