@@ -12,6 +12,7 @@ import mmap
 import os
 import re
 import socket
+import struct
 import threading
 
 import harness
@@ -262,6 +263,69 @@ class Flips(harness.Case):
             job.check_whole(self)
             job.check_ranks(self, oracle.Config("tp=2"), TP)
             self.assertEqual(1, job.generation())
+
+    def flip_page(self, path, sure):
+        """Changes a bit of a page of LMDB in the file: of its root's flags, so that the file cannot be used, or anywhere in a page that
+        LMDB has written (of a value only in its head, because its bytes are tensors)."""
+        with open(path, "r+b") as f:
+            heads = [struct.unpack("<136xQQ", os.pread(f.fileno(), 152, page * 4096)) for page in (0, 1)]
+            newer = max((0, 1), key=lambda page: heads[page][1])
+            root, = struct.unpack("<Q", os.pread(f.fileno(), 8, newer * 4096 + 128))
+            pages = [root]
+            if not sure:
+                pages = [at // 4096 for begin, data in test_damage.Damage.written(f) for at in range(begin, begin + len(data), 4096)
+                         if self.page_flags(data, at - begin, at // 4096)]
+            page = self.random.choice(pages)
+            flags = self.page_flags(os.pread(f.fileno(), 16, page * 4096), 0, page)
+            at = 10 if sure else self.random.randrange(16 if flags == 4 else self.random.choice((100, 4096)))
+            where, bit = page * 4096 + at, 1 << self.random.randrange(8)
+            os.pwrite(f.fileno(), bytes([os.pread(f.fileno(), 1, where)[0] ^ bit]), where)
+        return f"bit {bit} of byte {at} of page {page}, which has flags {flags}"
+
+    @staticmethod
+    def page_flags(data, at, page):
+        number, flags = struct.unpack_from("<QxxH", data, at)
+        return flags if number == page and flags in (1, 2, 4, 8) else 0
+
+    def test_store_while_down(self):
+        """Bits of LMDB's own pages flip while a node is down: its ptcd starts, and the job is healed from the other node."""
+        with self.cluster(nodes=2, devices=2, scrub={"rate": "0B"}, lease_ttl="2s", node_lost_after="2s") as c:
+            config = "dp=4"
+            job = self.job(c, config)
+            n1 = c.nodes["n1"]
+            files = {"meta": os.path.join(n1.dir, "state", "meta", "data.mdb"),
+                     "chunks": os.path.join(n1.chunk_dir, job.status()["uuid"], "data.mdb")}
+
+            def moved():
+                try:
+                    job.resize(config, node="n0") # noqa: B023
+                except ClusterError:
+                    self.assertTrue(n1.pid(), "the damaged node has ended")
+                    return False
+                return True
+
+            for i in range(harness.size(4, 20, 80)):
+                n1.kill()
+                kind, sure = ("meta", "chunks")[i % 2], i < 2
+                place = self.flip_page(files[kind], sure)
+                print(f"{kind}: {place}", flush=True)
+                with open(n1.log_file) as f:
+                    before = len(f.read())
+                with self.subTest(i, file=kind, place=place):
+                    self.wait_lost(c, "n1") # until then etcd has its name for the store that it had
+                    c.restart("n1", timeout_s=60 * PATIENCE)
+                    with open(n1.log_file) as f:
+                        aside = "set aside as" in f.read()[before:]
+                    self.assertTrue(aside or not sure)
+                    if aside:
+                        wait_for(lambda: job.status().get("absent"), 30 * PATIENCE, "n1's bytes missed")
+                    config = self.random.choice([x for x in COPIES if x != config])
+                    wait_for(moved, 120 * PATIENCE, f"the job moved to {config}", 1)
+                    job.check_ranks(self, oracle.Config(config), TP, node="n1")
+                    c.ptcctl("verify", "j")
+                    self.assertTrue(n1.pid(), "the damaged node has ended")
+                    self.counts[f"{kind}: {'set aside' if aside else 'used'}, healed"] += 1
+            job.check_whole(self)
 
     # ---- messages ------------------------------------------------------------------------------------------------
 

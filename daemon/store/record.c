@@ -26,6 +26,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "base/number/digest.h"
 #include "base/sys/sys.h"
 
@@ -356,51 +357,78 @@ int ptc_store_rec_note_get(struct ptc_store *s, const char *uuid, const char *na
 	return rc;
 }
 
+struct job_record {
+	struct key key; /* len 0: before the first job */
+	enum job_state state;
+	uid_t uid;
+	int64_t fence;
+};
+
+static int next_job_in(MDB_txn *txn, MDB_dbi dbi, struct job_record *r, struct ptc_error *err)
+{
+	struct key prefix = key_start('J', NULL), from = r->key.len ? r->key : prefix;
+	struct reader rd = { 0 };
+	MDB_cursor *cur;
+	MDB_val k, v;
+	int rc = mdb_cursor_open(txn, dbi, &cur);
+
+	if (r->key.len)
+		from.b[from.len++] = 0xff; /* behind the last one */
+	k = (MDB_val){ from.len, from.b };
+	if (!rc) {
+		rc = mdb_cursor_get(cur, &k, &v, MDB_SET_RANGE);
+		mdb_cursor_close(cur);
+	}
+	if (rc == MDB_NOTFOUND || (!rc && (!has_prefix(&k, &prefix) || k.mv_size != 1 + STORE_UUID_LEN)))
+		return PTC_ENOTFOUND;
+	if (rc) {
+		(void)ptc_store_lmdb_error(err, rc, "cannot list jobs");
+		return PTC_EIO; /* PTC_ECORRUPT is one record's */
+	}
+	memcpy(r->key.b, k.mv_data, k.mv_size);
+	r->key.len = k.mv_size;
+	rc = open_record(&v, "of a job", &rd, err);
+	if (rc)
+		return rc;
+	r->state = (enum job_state)get_uint(&rd, 1);
+	r->uid = (uid_t)get_uint(&rd, 4);
+	r->fence = (int64_t)get_uint(&rd, 8);
+	return rd.bad ? ptc_error_set(err, PTC_ECORRUPT, "record of a job is too short") : 0;
+}
+
+/* The record behind r's. PTC_ENOTFOUND: there is none. PTC_ECORRUPT: only r->key is right. */
+static int next_job(struct ptc_store *s, struct job_record *r, struct ptc_error *err)
+{
+	MDB_txn *txn;
+	int rc = ptc_store_begin(s->meta, false, &txn, err);
+
+	if (rc)
+		return rc;
+	rc = next_job_in(txn, s->dbi, r, err);
+	mdb_txn_abort(txn);
+	return rc;
+}
+
 /* fn may write transactions itself, so the jobs are listed one by one, each in a transaction of its own. */
 int ptc_store_rec_jobs(struct ptc_store *s, ptc_store_rec_job_fn fn, void *arg, struct ptc_error *err)
 {
-	char uuid[STORE_UUID_LEN + 1] = "";
+	struct job_record r = { 0 };
 
 	for (;;) {
-		struct key prefix = key_start('J', NULL), from = key_start('J', uuid);
-		MDB_val k, v;
-		MDB_cursor *cur;
-		MDB_txn *txn;
-		struct reader r = { 0 };
-		int rc = ptc_store_begin(s->meta, false, &txn, err);
+		char uuid[STORE_UUID_LEN + 1] = "";
+		struct ptc_error e = PTC_ERROR_INIT;
+		int rc = next_job(s, &r, &e);
 
-		if (rc)
-			return rc;
-		if (uuid[0])
-			from.b[from.len++] = 0xff; /* behind the last one */
-		else
-			from.len = 1;
-		k = (MDB_val){ from.len, from.b };
-		rc = mdb_cursor_open(txn, s->dbi, &cur);
-		if (!rc) {
-			rc = mdb_cursor_get(cur, &k, &v, MDB_SET_RANGE);
-			mdb_cursor_close(cur);
-		}
-		if (rc == MDB_NOTFOUND || (!rc && (!has_prefix(&k, &prefix) || k.mv_size != 1 + STORE_UUID_LEN))) {
-			mdb_txn_abort(txn);
+		if (rc == PTC_ENOTFOUND)
 			return 0;
+		if (rc == PTC_ECORRUPT) { /* without its record the job is not here; its bytes come from other nodes */
+			ptc_error_log("store", "a job is left out: %s", e.text);
+			continue;
 		}
 		if (rc)
-			rc = ptc_store_lmdb_error(err, rc, "cannot list jobs");
-		else
-			rc = open_record(&v, "of a job", &r, err);
-		if (!rc) {
-			enum job_state state = (enum job_state)get_uint(&r, 1);
-			uid_t uid = (uid_t)get_uint(&r, 4);
-			int64_t fence = (int64_t)get_uint(&r, 8);
-
-			memcpy(uuid, (const char *)k.mv_data + 1, STORE_UUID_LEN);
-			mdb_txn_abort(txn);
-			rc = r.bad ? ptc_error_set(err, PTC_ECORRUPT, "record of job %s is too short", uuid)
-				   : fn(arg, uuid, uid, fence, state, err);
-		} else {
-			mdb_txn_abort(txn);
-		}
+			return ptc_error_set(err, rc, "%s", e.text);
+		memcpy(uuid, r.key.b + 1, STORE_UUID_LEN);
+		rc = fn(arg, uuid, r.uid, r.fence, r.state, err);
 		if (rc)
 			return rc;
 	}

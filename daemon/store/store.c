@@ -7,7 +7,8 @@
  * open finishes or undoes a step that a crash has interrupted.
  *
  * Failure modes: the chunks of a job are gone or belong to another store, or its records do not verify. Then the job
- * stays in the list as lost, every use of it gives the reason, and the other jobs work. A second process is refused. */
+ * stays in the list as lost, every use of it gives the reason, and the other jobs work. A damaged data file is set
+ * aside: without its chunks a job is lost, and without meta the store is a new one. A second process is refused. */
 #include "daemon/store/internal.h"
 
 #include "base/alloc.h"
@@ -117,6 +118,10 @@ static int open_job(void *arg, const char *uuid, uid_t uid, int64_t fence, enum 
 	struct job *j;
 	int rc;
 
+	if (check_uuid(uuid, &e)) { /* its key is damaged */
+		ptc_error_log("store", "a job is left out: the key of its record in meta is damaged");
+		return 0;
+	}
 	if (state != JOB_READY)
 		return remove_job(s, uuid, err);
 	j = job_new(s, uuid, uid, fence);
@@ -209,6 +214,30 @@ static int make_meta(struct ptc_store *s, struct ptc_error *err)
 	return rc ? rc : ptc_sys_remove_tree(dir, "store.new.remove", err);
 }
 
+static int open_meta(struct ptc_store *s, struct ptc_error *err)
+{
+	int rc = make_meta(s, err);
+
+	if (!rc)
+		rc = ptc_store_env_open(s->meta_dir, STORE_META, META_MAP_BYTES, &s->meta, &s->dbi, err);
+	return rc ? rc : ptc_store_rec_store(s, err);
+}
+
+/* A node whose meta is damaged is worth as much as a new one: the bytes come from other nodes. */
+static int open_meta_or_anew(struct ptc_store *s, struct ptc_error *err)
+{
+	struct ptc_error e = PTC_ERROR_INIT;
+	int rc = open_meta(s, &e);
+
+	if (rc != PTC_ECORRUPT)
+		return rc ? ptc_error_set(err, rc, "%s", e.text) : 0;
+	if (s->meta)
+		mdb_env_close(s->meta);
+	s->meta = NULL;
+	rc = ptc_store_set_aside(s->meta_dir, e.text, err);
+	return rc ? rc : open_meta(s, err);
+}
+
 static int open_parts(struct ptc_store *s, struct ptc_error *err)
 {
 	int rc = make_dir(s->meta_dir, err);
@@ -218,11 +247,7 @@ static int open_parts(struct ptc_store *s, struct ptc_error *err)
 	if (!rc)
 		rc = take_locks(s, err);
 	if (!rc)
-		rc = make_meta(s, err);
-	if (!rc)
-		rc = ptc_store_env_open(s->meta_dir, STORE_META, META_MAP_BYTES, &s->meta, &s->dbi, err);
-	if (!rc)
-		rc = ptc_store_rec_store(s, err);
+		rc = open_meta_or_anew(s, err);
 	return rc ? rc : ptc_store_rec_jobs(s, open_job, s, err);
 }
 

@@ -23,6 +23,7 @@
 
 struct place {
 	char dir[64], meta[80], chunks[80];
+	bool damaged; /* by the test, so a file of it may have been set aside */
 };
 
 /* A test that fails leaves its directory to this. */
@@ -54,6 +55,7 @@ static inline void place_track(struct place *p, bool gone)
 /* base: where to make it, e.g. /dev/shm for tmpfs. */
 static inline void place_make(struct place *p, const char *base)
 {
+	*p = (struct place){ 0 };
 	snprintf(p->dir, sizeof p->dir, "%s/ptc-store-XXXXXX", base);
 	assert_non_null(mkdtemp(p->dir));
 	place_track(p, false);
@@ -61,8 +63,23 @@ static inline void place_make(struct place *p, const char *base)
 	snprintf(p->chunks, sizeof p->chunks, "%s/chunks", p->dir);
 }
 
+/* No store of a test is taken for a damaged one without being one. */
+static inline void place_whole(const struct place *p)
+{
+	const char *const names[] = { "meta", "chunks/" JOB_A, "chunks/" JOB_B };
+	char path[160];
+
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+		snprintf(path, sizeof path, "%s/%s/data.mdb.damaged", p->dir, names[i]);
+		if (access(path, F_OK) == 0)
+			fail_msg("%s: a whole file was set aside", path);
+	}
+}
+
 static inline void place_remove(struct place *p)
 {
+	if (!p->damaged)
+		place_whole(p);
 	assert_int_equal(ptc_sys_remove_tree(p->dir, NULL, NULL), 0);
 	place_track(p, true);
 }

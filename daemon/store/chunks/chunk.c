@@ -9,7 +9,8 @@
  * file's blocks follow what is used.
  *
  * Failure modes: ceiling, map or file system full is PTC_ENOSPC with nothing changed; a directory that is missing or
- * carries another store's id is PTC_ELOST; an environment whose values lie at impossible places is PTC_ECORRUPT. */
+ * carries another store's id is PTC_ELOST, and so is an environment whose pages are damaged or whose values lie at
+ * impossible places: its data file is set aside. */
 #include "daemon/store/chunks/chunk.h"
 #include "daemon/store/chunks/lmdb_env.h"
 
@@ -276,10 +277,15 @@ static int check_file(const char *dir, off_t *ret_size, struct ptc_error *err)
 {
 	struct stat st;
 	char path[4096];
+	bool aside;
 
 	if (lstat(dir, &st) != 0 || !S_ISDIR(st.st_mode))
 		return ptc_error_set(err, PTC_ELOST, "directory %s is gone", dir);
+	snprintf(path, sizeof path, "%s/" STORE_ASIDE, dir);
+	aside = lstat(path, &st) == 0;
 	snprintf(path, sizeof path, "%s/data.mdb", dir);
+	if (aside && lstat(path, &st) != 0)
+		return ptc_error_set(err, PTC_ELOST, "%s was damaged, and is set aside", path);
 	if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
 		return ptc_error_set(err, PTC_ELOST, "file %s is gone", path);
 	*ret_size = st.st_size;
@@ -346,19 +352,25 @@ static int no_others(struct job *j, struct ptc_error *err)
 
 int ptc_store_chunks_open(struct job *j, struct ptc_error *err)
 {
-	char *dir = job_dir(j);
-	off_t size;
+	ptc_auto_free char *dir = job_dir(j);
+	struct ptc_error e = PTC_ERROR_INIT;
+	off_t size = 0;
 	int rc;
 
 	if (!dir)
 		return ptc_nomem(err);
 	rc = check_file(dir, &size, err);
-	if (!rc)
-		rc = open_env(j, dir, size, err);
-	ptc_free(dir);
+	if (rc)
+		return rc;
+	rc = open_env(j, dir, size, &e);
 	if (rc) {
 		ptc_store_chunks_close(j);
-		return rc;
+		if (rc == PTC_ECORRUPT) { /* for the job its chunks are gone */
+			rc = ptc_store_set_aside(dir, e.text, err);
+			if (rc == 0)
+				rc = PTC_ELOST;
+		}
+		return ptc_error_set(err, rc, "%s", e.text);
 	}
 	j->others = others_write(j);
 	pthread_mutex_lock(&j->s->lock);

@@ -8,17 +8,24 @@
  * PTC_EVERSION; the rest PTC_EIO. A transaction has ended after ptc_store_commit whatever it returns. */
 #include "daemon/store/chunks/lmdb_env.h"
 
+#include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
+#include "base/log.h"
 #include "base/memory/huge_map.h"
 #include "base/sys/fault.h"
+#include "base/sys/sys.h"
+#include "daemon/store/chunks/lmdb_check.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define LOCK_FILE_BYTES 16384u /* LMDB 0.9 wants 8 KiB for 126 readers and uses what is there */
@@ -128,6 +135,37 @@ static int make_lock_file(const char *dir, struct ptc_error *err)
 	return rc;
 }
 
+/* A damaged page would end the process inside LMDB. */
+static int check_data(const char *dir, enum store_env kind, struct ptc_error *err)
+{
+	struct ptc_lmdb_kind k = { .numbers = kind == STORE_CHUNKS };
+	ptc_auto_free char *path = ptc_asprintf("%s/data.mdb", dir);
+	struct statfs fs;
+
+	if (!path)
+		return ptc_nomem(err);
+	if (statfs(dir, &fs) != 0)
+		return ptc_error_errno(err, errno, "cannot open %s", dir);
+	k.skip_heads = k.numbers && fs.f_type != TMPFS_MAGIC && fs.f_type != RAMFS_MAGIC;
+	return ptc_lmdb_check(path, k, err);
+}
+
+int ptc_store_set_aside(const char *dir, const char *why, struct ptc_error *err)
+{
+	ptc_auto_free char *path = ptc_asprintf("%s/data.mdb", dir);
+	ptc_auto_free char *aside = ptc_asprintf("%s/" STORE_ASIDE, dir);
+	ptc_auto_close int fd = path ? open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+	int rc;
+
+	if (!path || !aside)
+		return ptc_nomem(err);
+	rc = fd < 0 ? ptc_error_errno(err, errno, "cannot open %s", path)
+		    : ptc_sys_publish(fd, path, aside, "store.aside", err);
+	if (!rc)
+		ptc_error_log("store", "%s; it is set aside as %s", why, aside);
+	return rc;
+}
+
 /* meta is the truth: plain synced commits. chunks must be writable through the map after the commit, hence WRITEMAP;
  * its commits are synced too (on tmpfs that costs nothing), because after unsynced ones a power cut leaves pages of
  * different transactions mixed. NOTLS: transactions belong to whoever holds our lock, not to a thread. */
@@ -141,7 +179,9 @@ int ptc_store_env_open(const char *dir, enum store_env kind, uint64_t map_bytes,
 
 	if (ptc_fault("store.env.open"))
 		return ptc_error_set(err, PTC_EIO, "cannot open %s: asked to fail", dir);
-	rc = make_lock_file(dir, err);
+	rc = check_data(dir, kind, err);
+	if (!rc)
+		rc = make_lock_file(dir, err);
 	if (rc)
 		return rc;
 	rc = mdb_env_create(&env);
