@@ -49,6 +49,9 @@ class Reader(Mount):
         self.build, self.node, self.job, self.expected = build, node, job, expected
         self.rounds, self.failed, self.over = 0, None, threading.Event()
         self.unread, self.missed = False, 0
+        if "--backing" not in subprocess.run([os.path.join(build, "daemon", "ptc-fuse"), "--help"], stdout=subprocess.PIPE, text=True,
+                                             check=True).stdout:
+            self.BACKING = () # an older one has none
         super().__init__(test, c, "--timeout", f"{60 * PATIENCE:.0f}s", node=node)
         self.thread = threading.Thread(target=self.run)
         test.addCleanup(self.end) # before the mount goes

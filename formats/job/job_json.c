@@ -89,6 +89,8 @@ static bool scan_list(struct ptc_scan *s, struct ptc_spec *spec)
 		if (!scan_tensor(s, t) || (spec->ntensors > 1 && strcmp(t[-1].name, t->name) >= 0))
 			return false;
 	} while (ptc_scan_is(s, ","));
+	if (s->at == s->end || *s->at != ']')
+		return false; /* what else stands here is not looked at again */
 	v = ptc_reallocarray(spec->tensors, spec->ntensors, sizeof *v); /* they are kept for long */
 	if (!v)
 		return !ptc_nomem(s->err);

@@ -114,6 +114,12 @@ static void test_two_ways(void **state)
 		{ "{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1]}", "9 dims, at most 8" },
 		{ "{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[8],\"more\":1}", "unknown key \"more\"" },
 		{ "{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[8]},", "unexpected token" },
+		/* Canonical up to here, but the list goes on. */
+		{ "{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[8]} ,{\"name\":\"b\",\"dtype\":\"U8\",\"shape\":[3]}",
+		  NULL },
+		{ "{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[8]}{\"name\":\"b\",\"dtype\":\"U8\",\"shape\":[3]}",
+		  "']' expected" },
+		{ "{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[8]} null", "']' expected" },
 	};
 
 	(void)state;
