@@ -298,7 +298,7 @@ static void sim_begin(struct sim *s)
 /* Runs until all has been quiet for longer than any message travels. */
 static void sim_loop(struct sim *s)
 {
-	uint64_t quiet_since = 0, steps = 0;
+	uint64_t quiet_since = 0, started = 0, steps = 0;
 	while (!s->bad && s->now < LIMIT_MS) {
 		struct ev *ev = sim_pop(s);
 		sim_mix(s, s->now * 32 + ev->kind);
@@ -315,8 +315,11 @@ static void sim_loop(struct sim *s)
 			sim_check_left(s);
 		if (kind != EV_ETCD_TICK || s->restarts_left || (s->o.faults && !s->calm))
 			continue;
+		if (started != s->etcd.rec.incarnation) /* ranks begin at an earlier step again */
+			quiet_since = 0;
 		if (!quiet_since && !not_quiet(s)) {
 			quiet_since = s->now;
+			started = s->etcd.rec.incarnation;
 			steps = sim_ranks_steps(s);
 		}
 		if (quiet_since && s->now > quiet_since + (s->o.faults ? 6000 : 2000) && !(s->o.bridge && not_quiet(s)))
