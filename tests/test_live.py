@@ -406,7 +406,7 @@ class Live(harness.Case):
                 job = live.Job(c, self.dir, name=f"{mode}-{where}", mode=mode, raise_in=where)
                 r = job.run("tp=2", check=False)
                 self.assertEqual(1, r.returncode)
-                self.assertRegex(r.stderr, "^ptcctl run: .*node n1: .*exited with status 1: ValueError: no such optimizer\n$")
+                self.assertRegex(r.stderr, r"(?:\A|\n)ptcctl run: .*node n1: .*exited with status 1: ValueError: no such optimizer\n\Z") # behind notes
                 wait_for(lambda: job.status()["phase"] in ("idle", "empty"), 20 * PATIENCE, "the end of the switch", 0.05)
                 self.assertIn("no such optimizer", c.ptcctl("logs", job.name, "--rank", "1").stdout)
                 self.assertNotIn("no such optimizer", c.ptcctl("logs", job.name, "--rank", "0").stdout)
