@@ -284,7 +284,10 @@ static int find_odd(struct agree *a, const struct ptc_geometry *g, const struct 
 		rc = ptc_odd_ranks(d, g, v, n, a->on_difference == PTC_JOB_DIFFERENCE_PRIMARY, &a->odd, &a->nodd,
 				   &a->task.err);
 	ptc_digests_free(d);
-	if (rc || !a->nodd)
+	if (rc == 0 && !a->nodd) /* a difference that no digest shows is one all the same */
+		rc = ptc_error_set(&a->task.err, PTC_EDIGEST,
+				   "replicas differ, and what nodes say of them does not tell which one is wrong");
+	if (rc)
 		return rc;
 	o = &a->odd[0];
 	if (a->nodd > 1)
@@ -302,11 +305,15 @@ static int merge_differing(struct agree *a, const struct ptc_geometry *g)
 	size_t n = 0;
 	int rc = ptc_merge_digests(&a->merge, g, NULL, 0, &a->items, &a->nitems, &a->task.err), rc_listed;
 
-	if (!a->on_difference || (rc && rc != PTC_EDIGEST))
+	if (rc && (!a->on_difference || rc != PTC_EDIGEST))
 		return rc;
 	rc_listed = listed(a, g, &v, &n, &a->task.err);
-	if (rc_listed == 0 && (n || rc))
+	if (rc_listed == 0 && a->on_difference && (n || rc))
 		rc = find_odd(a, g, v, n);
+	else if (rc_listed == 0 && n) /* asked for by a controller that has gone, or before the description changed */
+		rc = ptc_error_set(&a->task.err, PTC_EDIGEST,
+				   "ranks of one node hold the same part of the state with different bytes; replicas "
+				   "must be equal");
 	ptc_free(v);
 	return rc_listed ? rc_listed : rc;
 }

@@ -68,6 +68,7 @@ struct search {
 	struct ptc_replica_vote *votes; /* room for each rank */
 	struct ptc_odd_rank *odd;       /* by rank; of == 0: it is not */
 	size_t nodd;
+	struct ptc_error undecided; /* of bytes of which too little is known to say which are right; "": of none */
 };
 
 /* The vote of a rank whose node has said `digest` of its box number need. */
@@ -134,6 +135,7 @@ static int group(void *arg, uint32_t item, const struct ptc_box *box, const stru
 	struct search *s = arg;
 	const struct ptc_allocation *at = &s->g->allocation;
 	size_t nvotes = 0, nodd;
+	bool unknown = false;
 	int rc = 0;
 
 	if (agree(s, item, v, n))
@@ -149,11 +151,14 @@ static int group(void *arg, uint32_t item, const struct ptc_box *box, const stru
 		}
 	if (rc || !nvotes)
 		return rc;
-	if (!ptc_replica_votes(s->votes, nvotes, s->primary, &nodd))
-		return ptc_error_set(
-			err, PTC_EDIGEST,
-			"replicas of \"%.600s\" differ, and of its %zu replicas no more than half are equal",
-			ptc_geometry_item_name(s->g, item, name, sizeof name), nvotes);
+	for (size_t i = 0; i < nvotes; i++)
+		unknown |= s->votes[i].unknown;
+	if (!ptc_replica_votes(s->votes, nvotes, s->primary, &nodd)) {
+		rc = ptc_error_set(unknown ? &s->undecided : err, PTC_EDIGEST,
+				   "replicas of \"%.600s\" differ, and of its %zu replicas no more than half are equal",
+				   ptc_geometry_item_name(s->g, item, name, sizeof name), nvotes);
+		return unknown ? 0 : rc; /* boxes that are listed may tell */
+	}
 	note_odd(s, item, nvotes, nodd);
 	return 0;
 }
@@ -169,6 +174,8 @@ int ptc_odd_ranks(struct ptc_digests *d, const struct ptc_geometry *g, const str
 	s.votes = ptc_reallocarray(NULL, world, sizeof *s.votes);
 	s.odd = ptc_calloc(world, sizeof *s.odd);
 	rc = s.votes && s.odd ? ptc_digests_replicas(d, group, &s, err) : ptc_nomem(err);
+	if (!rc && !s.nodd && s.undecided.text[0])
+		rc = ptc_error_set(err, PTC_EDIGEST, "%s", s.undecided.text);
 	if (!rc && !primary && 2 * s.nodd >= world)
 		rc = ptc_error_set(err, PTC_ELIMIT, "%zu of %u ranks differ from the others", s.nodd, world);
 	for (uint32_t r = 0; !rc && r < world; r++)

@@ -2,6 +2,7 @@
 /* Votes of replicas, against an oracle that tries each digest that there is and counts whom it leaves. */
 #include "daemon/agent/geometry/replica_votes.h"
 
+#include "base/alloc.h"
 #include "base/check.h"
 #include "base/test_seed.h"
 
@@ -12,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "ptc.pb-c.h"
 
 #include <cmocka.h>
 
@@ -109,9 +112,47 @@ static void test_rows(void **arg)
 	}
 }
 
+/* Rank 0 is odd in two tensors, and its node's list of the other rank there ends after the first one: the first one
+ * tells, and of the second nothing is known. */
+static void test_list_ends(void **arg)
+{
+	struct ptc_tensor tensors[2] = { { .name = "a", .dtype = PTC_U8, .ndim = 1, .shape = { 8 } },
+					 { .name = "b", .dtype = PTC_U8, .ndim = 1, .shape = { 8 } } };
+	struct ptc_spec spec = { .name = "job", .tensors = tensors, .ntensors = 2 };
+	struct ptc_device ranks[4] = {
+		{ .node = 0 }, { .node = 0, .index = 1 }, { .node = 1 }, { .node = 1, .index = 1 }
+	};
+	char names[2][3] = { "n0", "n1" }, *nodes[2] = { names[0], names[1] };
+	const struct ptc_differing listed = { .rank = 1, .difference = 5 ^ 1, .more = true };
+	struct ptc_geometry g = { .spec = &spec, .allocation = { ranks, 4 }, .nodes = nodes, .nnodes = 2 };
+	struct ptc_digests *d;
+	Ptc__V1__Generation which = PTC__V1__GENERATION__INIT;
+	struct ptc_odd_rank *odd;
+	struct ptc_config config;
+	size_t n;
+
+	(void)arg;
+	assert_int_equal(ptc_config_parse("dp=4", &config, NULL), 0);
+	assert_int_equal(ptc_layout_new(&spec, &config, (struct ptc_layout **)(void *)&g.layout, NULL), 0);
+	assert_int_equal(ptc_geometry_copies(&g, &which, NULL), 0);
+	assert_int_equal(ptc_digests_new(&g, &d, NULL), 0);
+	for (uint32_t node = 0; node < 2; node++)
+		assert_int_equal(ptc_digests_add(d, node, (uint32_t[]){ 0, 1 },
+						 node ? (uint64_t[]){ 1, 2 } : (uint64_t[]){ 5, 6 }, 2, NULL),
+				 0);
+	assert_int_equal(ptc_odd_ranks(d, &g, &listed, 1, false, &odd, &n, NULL), 0);
+	assert_int_equal(n, 1);
+	assert_int_equal(odd[0].rank, 0);
+	ptc_free(odd);
+	ptc_digests_free(d);
+	ptc_geometry_copies_done(&g);
+	ptc_layout_free((struct ptc_layout *)(uintptr_t)g.layout);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_random), cmocka_unit_test(test_rows) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_random), cmocka_unit_test(test_rows),
+					    cmocka_unit_test(test_list_ends) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
