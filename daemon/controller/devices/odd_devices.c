@@ -21,11 +21,12 @@
 #include <string.h>
 
 #define RETRY_NS INT64_C(1000000000)
+#define SEEN_NS  INT64_C(10000000000) /* within that the mirror shows what was written */
 
 struct ptc_odd_devices {
 	uint64_t incarnation; /* whose ranks are odd */
 	enum { ODD_FOUND, ODD_WRITING, ODD_WRITTEN, ODD_PLANNING, ODD_LEAVES, ODD_STAYS } state;
-	int64_t retry_ns;
+	int64_t retry_ns, written_ns;
 	char why[400];
 	size_t n;
 	struct ptc_slow_device v[]; /* freed with it */
@@ -90,6 +91,7 @@ static void was_written(void *arg)
 	if (!w->ctl->gone && o && o->state == ODD_WRITING) {
 		o->state = w->rc == 0 && w->ok ? ODD_WRITTEN : ODD_FOUND;
 		o->retry_ns = ptc_sys_now_ns() + RETRY_NS;
+		o->written_ns = ptc_sys_now_ns();
 	}
 	ptc_controller_unref(w->ctl);
 	ptc_free(w->v);
@@ -166,6 +168,8 @@ static void go_on(struct ptc_controller *ctl, struct ptc_odd_devices *o)
 	} else if (o->state == ODD_WRITTEN && written_down(ctl, &seen, 1)) { /* so plans know of it */
 		o->state = ODD_PLANNING;
 		ptc_recovery_plan(ctl, PTC_RECOVERY_ANY, planned);
+	} else if (o->state == ODD_WRITTEN && ptc_sys_now_ns() - o->written_ns > SEEN_NS) {
+		stays(ctl, o, "somebody has given them back to it");
 	}
 }
 
@@ -192,6 +196,7 @@ bool ptc_odd_devices_tick(struct ptc_controller *ctl, char *why, size_t size)
 		memcpy(o->v, v, n * sizeof *v);
 		o->n = n;
 		o->state = ODD_WRITTEN;
+		o->written_ns = ptc_sys_now_ns();
 	}
 	why[0] = '\0';
 	if (!o || o->state == ODD_STAYS || !ctl->recovery.has_elastic) /* which others read */
