@@ -2,13 +2,13 @@
 /* Ends the ranks of a node that is cut off from all other machines: their jobs may go on elsewhere, and ranks write to
  * files of their users (docs/decisions/0050-a-node-that-is-cut-off.md).
  *
- * Happy path: the node has its lease. Without it for cut_off_after, the other machines of the cluster are asked for a
- * connection, some at a look, until one is there: it accepts or refuses the connection. Then only etcd is unreachable,
+ * Happy path: the node has its lease. Without it for cut_off_after, ptcd tries connections to the other machines, a few
+ * in each round, until one of them accepts or refuses: then that machine is there, and only etcd is unreachable,
  * perhaps for all, and ranks go on; a while later all machines are asked anew. If none of all is there, the ranks are
  * ended.
  *
- * Failure modes: a name that nobody resolves is no answer; out of memory: the next look asks. All of it is the loop's,
- * but for the asking, which waits on a thread of libuv's pool. */
+ * Failure modes: a name that nobody resolves is no answer; out of memory: the next look asks. Everything runs on the
+ * loop thread, except the attempts to connect (libuv's pool). */
 #include "daemon/ptcd.h"
 #include "daemon/cluster/loss/machines.h"
 #include "daemon/workers/group/rank_groups.h"

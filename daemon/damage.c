@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A block of our store that does not match its checksum becomes an event of its job, and so does the result of healing.
- * Happy path: the store tells once for each block, on whatever thread read it, and the agent for each that it heals or
- * cannot heal; the loop finds the job; a task reads what the item is called, and writes the event.
+ * Happy path: the store reports each damaged block once, on the thread that read it; the agent reports each block that
+ * it has healed or cannot heal. The loop then finds the job, and a task reads the item's name and writes the event.
  *
  * Failure modes: a job or generation that is gone, documents that cannot be had: the item goes by its number. Out of
  * memory: a line in the log. The reader of the block gets an error in any case. */

@@ -5,10 +5,10 @@
  * Happy path: the worker events of a node's ranks are written under the job's keys, where any controller of the job
  * sees them; rendezvous keys are asked for at the daemon of rank 0's node.
  *
- * Failure modes: etcd unreachable (the worker event waits, and the job's later ones behind it, until it answers; a
- * restarted daemon tells it again), a job that is gone (its worker event is dropped),
- * rank 0's daemon unreachable (asked again until the caller's time is over), a
- * run_dir that is not the one ranks were started with (ptcd does not start). */
+ * Failure modes: etcd is unreachable (the event waits until etcd answers, and the job's later events wait behind it; a
+ * restarted daemon reports the event again), a job that is gone (its worker event is dropped), rank 0's daemon
+ * unreachable (asked again until the caller's time is over), a run_dir that is not the one ranks were started with
+ * (ptcd does not start). */
 #include "daemon/ptcd.h"
 #include "daemon/gpu/node/node_devices.h"
 #include "daemon/workers/group/rank_groups.h"

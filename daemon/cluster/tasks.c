@@ -6,7 +6,7 @@
  * posted and the lane's next task is due. A lane exists while it has tasks.
  *
  * Failure modes: the pool takes no work any more (the loop has stopped, or no memory): one of the ETCD_THREADS threads
- * computes instead. The loop runs no `done` any more: ptc_tasks_free runs it. */
+ * computes instead. If the loop has stopped before a task's `done`, ptc_tasks_free() runs it. */
 #include "daemon/cluster/tasks.h"
 
 #include "base/alloc.h"

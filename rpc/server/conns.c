@@ -16,7 +16,7 @@
  * a second. A member's handshake takes less, so a member is known before its connection would be shut down. Strangers'
  * connections from hosts of members have places of their own, so that strangers elsewhere cannot compete with them.
  *
- * Happy path: take, and known at the first call.
+ * Happy path: a connection is taken into the table when it is accepted, and counts as known at its first call.
  *
  * Failure modes: no room for this user, or for members (PTC_ELIMIT; closed, one line in the log); no descriptor left
  * (PTC_ELIMIT; the oldest stranger goes, so that the next one has room). */

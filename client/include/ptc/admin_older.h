@@ -24,9 +24,9 @@ PTC_ADMIN_API int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint6
 				     void *arg, struct ptc_error *err);
 
 /* Checks whether ptc_admin_rollback would find all of that snapshot's bytes now. The job's ranks may run, and nothing
- * changes. PTC_ELOST: some bytes are on no node that is up; the line names a tensor. PTC_ESTATE: the daemon is older,
- * and the job runs. Call this only if the job runs, or if all daemons are known to have this call: an older daemon
- * would roll back a job that does not run. */
+ * changes. PTC_ELOST: some bytes are on no node that is up; the line names a tensor. An older daemon takes this call
+ * for ptc_admin_rollback: it rolls back a job that does not run, and answers PTC_ESTATE for one that runs. So call this
+ * only if the job runs, or if all daemons are known to have this call. */
 PTC_ADMIN_API int ptc_admin_rollback_check(struct ptc_admin *a, const char *job, uint64_t snapshot,
 					   struct ptc_error *err);
 

@@ -22,24 +22,24 @@ extern "C" {
 
 typedef struct ptc_client ptc_client;
 
-/* Names the CUDA stream (a CUstream or cudaStream_t; NULL: the default stream) in whose order the program's device
- * changes declared memory. Before ptc_boundary, let this stream wait for your work on other streams. After
- * ptc_update_begin, let other streams wait for the work that is queued on this stream. From then on ptc_boundary and
- * ptc_update_begin make the device write a mark, in the order of the stream, and do not wait for it; each call takes
- * some microseconds. A stop then waits for the mark and not for the whole device, which may hang in a collective. Call
- * this after ptc_next, in each generation, on a thread where the stream's device is current. Call it before you capture
- * a CUDA graph with an update. A graph that was captured earlier writes no mark. libptc cannot see that, and would take
- * the state for whole in the middle of a launch. So call ptc_update_begin before each launch of such a graph. 1: marks
- * are in use. 0: they are not, and stops wait for the whole device. The reason is one of these: there is no driver or
- * no current device; the driver cannot write marks; another stream was named in this generation; the stream is
- * capturing a CUDA graph. */
+/* Names the CUDA stream (a CUstream or cudaStream_t; NULL: the default stream) on which the program changes declared
+ * memory: all changes happen in the order of this stream. Before ptc_boundary, let this stream wait for your work on
+ * other streams. After ptc_update_begin, let other streams wait for the work that is queued on this stream. From then
+ * on ptc_boundary and ptc_update_begin make the device write a mark, in the order of the stream, and do not wait for
+ * it; each call takes some microseconds. A stop then waits for the mark and not for the whole device, which may hang in
+ * a collective. Call this after ptc_next, in each generation, on a thread where the stream's device is current. Call it
+ * before you capture a CUDA graph with an update. A graph that was captured earlier does not clear the mark when it
+ * changes the state. libptc cannot see that, and would take the state for whole in the middle of a launch. So call
+ * ptc_update_begin before each launch of such a graph. 1: marks are in use. 0: they are not, and stops wait for the
+ * whole device. The reason is one of these: there is no driver or no current device; the driver cannot write marks;
+ * another stream was named in this generation; the stream is capturing a CUDA graph. */
 PTC_API int ptc_stream(ptc_client *c, void *stream);
 /* Takes the place of ptc_update_begin for an update in a CUDA graph. Call this while `stream` captures the graph,
  * before the first change of declared memory is captured. Each launch of the graph then clears the device's mark first.
  * Launch the graph in the order of the stream of ptc_stream. If that stream itself captures the graph, ptc_update_begin
- * does the same. 1: the mark is in the graph. 0: no stream was named before, or the driver cannot put a mark into a
- * graph. This generation then has no marks, and stops wait for the whole device. PTC_R_INVALID: `stream` captures no
- * graph; or ptc_survive was called, after which each launch needs ptc_update_begin. */
+ * has the same effect as this call. 1: the mark is in the graph. 0: no stream was named before, or the driver cannot
+ * put a mark into a graph. This generation then has no marks, and stops wait for the whole device. PTC_R_INVALID:
+ * `stream` captures no graph; or ptc_survive was called, after which each launch needs ptc_update_begin. */
 PTC_API int ptc_update_captured(ptc_client *c, void *stream);
 /* `size` bytes on CUDA's device number `device`, which is current on the thread. Each call makes one handle, whose size
  * is a multiple of 2 MiB. NULL: no memory, or no driver. Where the driver exports no descriptors the memory is plain,

@@ -27,8 +27,8 @@
  *   again while training goes on. The thread also asks the kernel to put declared memory into huge pages, which
  *   nearly halves the time of a copy; PTC_HUGE_PAGES=0 in the environment turns this off.
  * - Ownership: the library copies strings and arrays passed in unless a function says otherwise. Tensor memory stays
- *   the caller's. It must stay in place until ptc_boundary returns 1, ptc_finish returns 0 or 1, or the program calls
- *   ptc_next or ptc_close (also after a negative code).
+ *   the caller's. It must stay in place until ptc_boundary returns 1, or ptc_finish returns 0 or 1. After a negative
+ *   code it must stay until the program calls ptc_next or ptc_close.
  * - Descriptors: the library keeps four open (close-on-exec), five after ptc_survive. If the program closes descriptors
  *   that it did not open (closefrom, os.closerange), the client ends: every call returns PTC_R_SYSTEM and says so.
  * - Included: ptc/sampling.h (which samples a rank computes; needs no client), ptc/gpu.h (marks by CUDA devices).
@@ -187,10 +187,10 @@ PTC_API int ptc_stop_holds(ptc_client *c);
  * the next step. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary
- * (`whole` of `status --format json`). If ptcd holds the rank (ptc_survive), this call blocks until ptcd lets it go on,
- * at most 5 minutes. A CUDA graph captured before ptc_stream needs this call before each launch (ptc/gpu.h). */
+ * (`whole` of `status --format json`). If ptcd holds the rank (ptc_survive), this call blocks until ptcd lets it go on:
+ * at most 5 minutes, not counting frozen time. A graph captured before ptc_stream needs this at each launch (gpu.h). */
 PTC_API void ptc_update_begin(ptc_client *c);
-/* Training is over after `step` steps. Blocks. 0: all have finished, the state is committed. 1: call ptc_next. */
+/* Training is over after `step`, the last ptc_boundary's or the next. Blocks. 0: all is committed. 1: call ptc_next. */
 PTC_API int ptc_finish(ptc_client *c, uint64_t step);
 /* A number for `ptcctl status`, e.g. "loss". Cheap; in memory shared with ptcd. At most 8 names of 31 bytes. */
 PTC_API int ptc_report(ptc_client *c, const char *name, double value);

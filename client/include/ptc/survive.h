@@ -30,7 +30,7 @@ typedef struct ptc_client ptc_client;
  * is lost, the job then goes on from this memory. Holds until ptc_next, or until yes 0. */
 PTC_API int ptc_survive(ptc_client *c, int yes);
 /* Call this before a rank gives up and frees memory. Waits until ptcd has copied the memory or does not want it, at
- * most 5 min. */
+ * most 5 min, not counting time in which the rank is frozen. */
 PTC_API void ptc_leave(ptc_client *c);
 /* For a rank that has all gradients of its step, and waits before ptc_update_begin until all other ranks have theirs.
  * Such a program changes the state of a step on every rank or on none. When a node is lost, some ranks may have begun
@@ -39,7 +39,8 @@ PTC_API void ptc_leave(ptc_client *c);
  * gone 0: the rank still waits; the call only asks, and returns within nanoseconds. gone 1: the others cannot be
  * reached; the call waits until it is decided, as ptc_leave does.
  * Returns 1: call ptc_update_begin, change the state, and come to the next boundary. If `gone` was 0, a 0 means: not
- * decided yet, go on waiting. If `gone` was 1, a 0 means: leave; ptcd does not want the memory any more. */
+ * decided yet, go on waiting. If `gone` was 1, a 0 means: exit; ptcd does not want the memory any more, and ptc_leave
+ * would return at once. */
 PTC_API int ptc_update_alone(ptc_client *c, int gone);
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts how many copies a snapshot has, for status and snapshots. Happy path: as looking.c counts, of the nodes that
- * are up. Failure modes: those of the documents. */
+/* Counts how many copies a snapshot has, for status and snapshots. Happy path: it counts as looking.c does, but only on
+ * nodes that are up. Failure modes: a document cannot be read. */
 #include "daemon/controller/copies/counting.h"
 
 #include "daemon/controller/copies/copy_keeper.h"

@@ -9,8 +9,8 @@
  *
  * Failure modes:
  * - No switch pays, or none is possible: an event says why, and the same devices are not weighed again.
- * - The switch aborts: it is tried again after ever longer waits, TRIES_MAX times, and later once whenever nodes have
- *   changed. An event and status say so.
+ * - The switch aborts: it is tried again after ever longer waits, TRIES_MAX times; after that, once more each time
+ *   nodes change. An event and status say so.
  * - A node is lost: recovery.c goes first, and nothing is weighed meanwhile.
  * - A node comes and goes: it offers nothing while it is quarantined, and an event says so.
  * - The controller dies before it has decided: the next one weighs the same devices.

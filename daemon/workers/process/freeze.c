@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: the file, then the freezer; every thread is seen to stand. Failure modes: freeze.h. */
+/* Happy path: writes the file `held`, then freezes the cgroup (or sends SIGSTOP); ptc_process_frozen() says when no
+ * thread runs any more. Failure modes: freeze.h. */
 #include "daemon/workers/process/freeze.h"
 
 #include "daemon/workers/process/cgroup.h"
