@@ -106,12 +106,12 @@ What happened:
   killed      node {LOST_NODE} at step {lost['reached']}, with kill -9: {self.dead}; its memory is gone
   went on     {sum(s.values()):.1f} s later, from step {lost['begun']}, with {left} ranks: {lost['from']} -> {lost['to']}
   of these    {s['detected']:5.1f} s  detected: the node's lease in etcd had to end (lease_ttl)
-              {s['decided']:5.1f} s  decided: the node has to be down for node_lost_after (10 s by default) until it counts as lost
+              {s['decided']:5.1f} s  decided: a rank elsewhere has failed, and the machine refuses connections for 1.5 s (else: node_lost_after)
               {s['started']:5.1f} s  started: {left} processes import PyTorch, build the model, and get their part of the snapshot
               {s['first_step']:5.1f} s  first step
   lost        {lost['reached'] - lost['begun']} steps, which were done again: step {lost['reached']} had been reached, and the newest snapshot was that of
               step {lost['begun']}. The job makes one every {EVERY} steps (snapshot_every) and keeps it on {COPIES} nodes (copies). What the
-              other ranks had in memory is not used yet""")
+              other ranks had in memory is used by programs that promise to keep it (gen.survive())""")
 
     def check_repeated(self):
         twice = curve.repeated(self.log)
