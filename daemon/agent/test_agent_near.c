@@ -313,7 +313,7 @@ static void test_liars(void **state)
 
 #define SLOW 12 /* the world's servers run 16 calls at a time */
 
-/* Asks node 1 for some rows, as a near node does that reads nothing for now. */
+/* Asks node 1 for some rows, as a near node does that then stops reading. */
 static struct ptc_rpc_stream *slow_reader(struct move *m, const struct ptc_near_file *file)
 {
 	int64_t off[2] = { 0, 0 }, ext[2] = { 128, 8192 };

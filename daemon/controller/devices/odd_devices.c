@@ -88,7 +88,11 @@ static void was_written(void *arg)
 	struct written *w = arg;
 	struct ptc_odd_devices *o = w->ctl->devices.odd;
 
-	if (!w->ctl->gone && o && o->state == ODD_WRITING) {
+	if (w->rc && !w->ctl->gone && !w->left && /* an event has said that the job keeps them */
+	    ptc_cluster_run_later(w->ctl->all->cluster, w->ctl->uuid, RETRY_NS / 1000000, write_work, was_written, w) ==
+		    0)
+		return;
+	if (!w->ctl->gone && o && o->state == ODD_WRITING && w->left) {
 		o->state = w->rc == 0 && w->ok ? ODD_WRITTEN : ODD_FOUND;
 		o->retry_ns = ptc_sys_now_ns() + RETRY_NS;
 		o->written_ns = ptc_sys_now_ns();
@@ -183,18 +187,17 @@ bool ptc_odd_devices_hold(const struct ptc_controller *ctl)
 bool ptc_odd_devices_tick(struct ptc_controller *ctl, char *why, size_t size)
 {
 	struct ptc_odd_devices *o = ctl->devices.odd;
-	struct ptc_slow_device v[8];
+	struct ptc_slow_device one;
 	size_t n;
 
 	if (o && o->incarnation != ctl->record.incarnation) {
 		ptc_free(o);
 		o = ctl->devices.odd = NULL;
 	}
-	n = o ? 0 : written_down(ctl, v, PTC_ARRAY_LEN(v));
-	if (n) { /* by a controller that has gone */
+	if (!o && written_down(ctl, &one, 1)) { /* by a controller that has gone */
+		n = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid)->slow.n;
 		o = add(ctl, n, "replicas were wrong on devices that ranks of the job still have");
-		memcpy(o->v, v, n * sizeof *v);
-		o->n = n;
+		o->n = written_down(ctl, o->v, n);
 		o->state = ODD_WRITTEN;
 		o->written_ns = ptc_sys_now_ns();
 	}
