@@ -1065,6 +1065,31 @@ static void test_life_ahead(void **state)
 	assert_int_equal(t.nevents, 0);
 }
 
+/* Ranks that go on from a step are to stop before they have come to their first boundary: that is where they stop. */
+static void test_stop_before_first_boundary(void **state)
+{
+	struct group *a = group(2, 1, PTC_MODE_RESTART, "", NULL), *b = group(2, 2, PTC_MODE_RESTART, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint64_t at, step;
+	struct state s;
+	bool passed;
+
+	(void)state;
+	start_generation(a, NULL, 0);
+	at = stop(a, 5);
+	read_state(a, PTC_SLOT_STOPPED, &s);
+	end(a);
+	ok(ptc_workers_start(t.w, &b->desc, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &b->desc, at, true, rank_states(&b->desc, &s, at), WAIT, &err), &err);
+	ok(ptc_workers_arm(t.w, &b->desc.key, 0, &passed, &step, &err), &err);
+	assert_true(passed);
+	assert_int_equal(step, at - 1);
+	go(b, &s, at);
+	assert_int_equal(stop(b, step + 1), at);
+	read_state(b, PTC_SLOT_STOPPED, &s);
+	check_state(&s, at);
+}
+
 /* A stop at which the state of one rank cannot be taken moves on for all, by as many boundaries as it takes. */
 static void test_life_later(void **state)
 {
@@ -2913,6 +2938,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_life_devices, setup_devices, teardown),
 	cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_life_ahead, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_stop_before_first_boundary, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_life_later, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_life_slow_exit, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_copied, setup, teardown),
