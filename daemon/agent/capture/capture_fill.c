@@ -128,35 +128,24 @@ static int difference(const struct fill *f, const struct ptc_box *part, uint64_t
 	return rc;
 }
 
-static int note_difference(struct ptc_capture *c, uint32_t rank, uint32_t item, uint32_t need, uint64_t difference,
-			   struct ptc_error *err)
+/* Whether it is to be listed that the rank of the source differs in that box. */
+static bool wants(const struct fill *f, uint32_t need)
 {
-	Ptc__V1__Differing *d = NULL;
-	size_t n = 0;
-	int rc = 0;
+	bool wanted;
 
-	pthread_mutex_lock(&c->differing.lock);
-	for (size_t i = 0; i < c->differing.n; i++) {
-		n += c->differing.v[i].rank == rank;
-		if (c->differing.v[i].rank == rank && c->differing.v[i].need == need)
-			d = &c->differing.v[i];
-		else if (n == PTC_CAPTURE_DIFFERING && c->differing.v[i].rank == rank)
-			c->differing.v[i].more = true;
-	}
-	if (!d && n < PTC_CAPTURE_DIFFERING) {
-		if (PTC_ROOM(c->differing.v, c->differing.n + 1, c->differing.cap)) {
-			d = &c->differing.v[c->differing.n++];
-			ptc__v1__differing__init(d);
-			d->rank = rank;
-			d->item = item;
-			d->need = need;
-		} else {
-			rc = ptc_nomem(err);
-		}
-	}
-	if (d)
-		d->difference ^= difference;
-	pthread_mutex_unlock(&c->differing.lock);
+	pthread_mutex_lock(&f->c->differing.lock);
+	wanted = ptc_differing_wants(&f->c->differing.list, rank_of(f, f->source), need);
+	pthread_mutex_unlock(&f->c->differing.lock);
+	return wanted;
+}
+
+static int note_difference(const struct fill *f, uint32_t need, uint64_t by, struct ptc_error *err)
+{
+	int rc;
+
+	pthread_mutex_lock(&f->c->differing.lock);
+	rc = ptc_differing_note(&f->c->differing.list, rank_of(f, f->source), f->box->item, need, by, err);
+	pthread_mutex_unlock(&f->c->differing.lock);
 	return rc;
 }
 
@@ -170,12 +159,13 @@ static int list_differing(const struct fill *f, const struct ptc_box *part, stru
 
 	if (f->table != f->c->table) /* parts that other nodes merge have no replicas */
 		return 0;
-	for (size_t i = 0; !rc && i < needs->n; i++) {
-		if (needs->v[i].item != f->box->item || !ptc_box_intersect(&needs->v[i].box, part, &cut))
+	for (uint32_t i = 0; !rc && i < needs->n; i++) {
+		if (needs->v[i].item != f->box->item || !ptc_box_intersect(&needs->v[i].box, part, &cut) ||
+		    !wants(f, i))
 			continue;
 		rc = difference(f, &cut, &by, err);
 		if (!rc)
-			rc = note_difference(f->c, rank_of(f, f->source), f->box->item, (uint32_t)i, by, err);
+			rc = note_difference(f, i, by, err);
 	}
 	return rc;
 }

@@ -6,6 +6,7 @@
 #include "daemon/agent/calls/operation.h"
 #include "daemon/store/store_key.h"
 #include "daemon/agent/geometry/geometry.h"
+#include "daemon/agent/geometry/replica_votes.h"
 #include "daemon/agent/memory/copying.h"
 #include "daemon/agent/memory/strided.h"
 #include "daemon/agent/memory/rank_group.h"
@@ -18,7 +19,6 @@
 /* Bytes that are filled at once, and then digested from the processor's cache. Each slice costs a message to the copier
  * and its answer. */
 #define PTC_CAPTURE_SLICE     (4 << 20)
-#define PTC_CAPTURE_DIFFERING 32 /* boxes of a rank that are listed as different, at most */
 
 struct ptc_capture_part {
 	size_t off, len;
@@ -76,8 +76,7 @@ struct ptc_capture {
 	size_t ranks_len;
 	struct {
 		pthread_mutex_t lock;
-		Ptc__V1__Differing *v;
-		size_t n, cap;
+		struct ptc_differing_list list;
 	} differing; /* of a request that wants a list */
 };
 
