@@ -21,13 +21,11 @@
 #define PTC_CAPTURE_SLICE     (4 << 20)
 
 struct ptc_capture_part {
-	size_t off, len;
-	uint8_t *ours;
-	int64_t at; /* of its first byte in the tensor, for digests */
+	size_t off, len; /* in the buffer */
+	int64_t at;      /* place of its first byte in what is compared: the extent, or the tensor */
 };
 
-/* Scratch of one thread: bytes of a replica, and the parts for which the greater of our element and the replica's
- * counts. */
+/* Scratch of one thread: bytes of a replica, and whose they are. */
 struct ptc_capture_scratch {
 	struct ptc_iov_batch iov_batch;
 	uint8_t *buffer;
