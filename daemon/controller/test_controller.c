@@ -245,6 +245,36 @@ static void a_switch_that_holds_none_lets_none_go(void **state)
 	assert_int_equal(0, all.list[0]->recovery.ended_ns);
 }
 
+/* Its ranks were given up because of a node. A machine that refuses connections is passed by if it was down then, or
+ * went down together with that node. A ptcd that is upgraded later is waited for. */
+static void who_is_closed_later_is_waited_for(void **state)
+{
+	const int64_t second = 1000000000, now = ptc_sys_now_ns();
+	struct ptc_controller *ctl = all.list[0];
+	char name[] = "b", *names[] = { name };
+
+	(void)state;
+	node = (struct ptc_node){ .closed = true };
+	snprintf(node.doc.name, sizeof node.doc.name, "b");
+	ctl->has_record = true;
+	ctl->record.recovery = PTC_RECOVERY_NODE;
+	ctl->record.run = PTC_RUN_FAILED;
+	ctl->view.from.nodes = names;
+	ctl->view.from.nnodes = 1;
+	ctl->known = ptc_calloc(1, sizeof *ctl->known);
+	ctl->nknown = 1;
+	assert_true(ctl->recovery.marked_ns && ctl->recovery.marked_ns <= now); /* by another controller */
+	ctl->recovery.marked_ns = now;
+	for (int64_t at = -5; at < 6; at++) {
+		node.down_ns = now + at * second;
+		assert_int_equal(ptc_controller_passes(ctl, 0), at <= 2);
+	}
+	node.unreachable = true; /* then it is no upgrade */
+	assert_true(ptc_controller_passes(ctl, 0));
+	memset(&ctl->view.from, 0, sizeof ctl->view.from);
+	ctl->has_record = false;
+}
+
 /* Whether replicas agree, if the node has listed a difference of that rank. */
 static int agreed(uint32_t rank)
 {
@@ -291,6 +321,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(an_abort_lets_ranks_go, take, lose),
 		cmocka_unit_test_setup_teardown(a_switch_that_holds_none_lets_none_go, take, lose),
 		cmocka_unit_test_setup_teardown(a_successor_commits_no_odd_replica, take, lose),
+		cmocka_unit_test_setup_teardown(who_is_closed_later_is_waited_for, take, lose),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
