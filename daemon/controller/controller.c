@@ -117,6 +117,7 @@ static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 	ctl->submit = ptc_controller_submit;
 	ctl->give_turn = give_turn;
 	ctl->older.most = PTC_OLDER_MAX;
+	ctl->recovery.marked_ns = ptc_sys_now_ns();
 	ctl->meta = job->meta;
 	ctl->view.meta = job->meta;
 	ctl->fence = job->lock_fence;

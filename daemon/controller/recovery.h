@@ -113,6 +113,7 @@ struct ptc_recovery {
 	/* what the record is to say after the HALT of that id */
 	uint64_t mark_id;
 	struct ptc_record_doc mark; /* recovery and what goes with it */
+	int64_t marked_ns;          /* when ranks were given up; by another controller: when this one began */
 	struct ptc_told { /* kind, text, gone: the event to write when that HALT begins; others: the one before */
 		const char *kind, *last; /* NULL: there is none */
 		char text[768];

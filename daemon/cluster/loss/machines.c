@@ -30,7 +30,7 @@ static bool same_host(const struct sockaddr_storage *a, const struct sockaddr *b
 		      &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
 }
 
-bool ptc_machine_is_own(const struct addrinfo *a)
+static bool is_own(const struct addrinfo *a)
 {
 	int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	struct sockaddr_storage from = { 0 };
@@ -43,6 +43,13 @@ bool ptc_machine_is_own(const struct addrinfo *a)
 	      same_host(&from, a->ai_addr);
 	close(fd);
 	return own;
+}
+
+bool ptc_machine_is_own(const struct addrinfo *a)
+{
+	while (a && !is_own(a))
+		a = a->ai_next;
+	return a != NULL;
 }
 
 struct addrinfo *ptc_machine_look_up(const char *address)
@@ -61,7 +68,9 @@ struct addrinfo *ptc_machine_look_up(const char *address)
 	return getaddrinfo(host, colon + 1, &hints, &list) == 0 ? list : NULL;
 }
 
-int ptc_machine_connect(const struct addrinfo *a, enum ptc_machine *ret)
+/* Begins a connection. A socket to poll for POLLOUT; -1: there is no more to wait for. *ret: left as it is where the
+ * machine has not answered yet. */
+static int begin(const struct addrinfo *a, enum ptc_machine *ret)
 {
 	int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -76,7 +85,8 @@ int ptc_machine_connect(const struct addrinfo *a, enum ptc_machine *ret)
 	return fd;
 }
 
-enum ptc_machine ptc_machine_answered(int fd)
+/* Of such a socket that poll has found ready: what the machine has answered. */
+static enum ptc_machine answered(int fd)
 {
 	socklen_t len = sizeof(int);
 	int e = EIO;
@@ -131,7 +141,7 @@ static void take_ready(struct ptc_machine_asked *v, size_t n, struct pollfd *fds
 
 		if (fds[k].fd < 0 || !fds[k].revents)
 			continue;
-		answer = ptc_machine_answered(fds[k].fd);
+		answer = answered(fds[k].fd);
 		m->answer = PTC_MAX(m->answer, answer);
 		close(fds[k].fd);
 		fds[k].fd = -1;
@@ -165,8 +175,7 @@ void ptc_machines_ask(struct ptc_machine_asked *v, size_t n, struct pollfd *fds)
 		for (size_t i = 0; i < n; i++)
 			if (v[i].answer == PTC_MACHINE_SILENT ||
 			    (v[i].answer == PTC_MACHINE_REFUSES && has_address(v[i].at, t)))
-				fds[PTC_MACHINE_TRIES * i + t].fd =
-					ptc_machine_connect(in_turn(v[i].at, t), &v[i].answer);
+				fds[PTC_MACHINE_TRIES * i + t].fd = begin(in_turn(v[i].at, t), &v[i].answer);
 		wait_ns(v, n, fds, t + 1 < PTC_MACHINE_TRIES ? GAP_NS : LAST_NS);
 	}
 	for (size_t k = 0; k < PTC_MACHINE_TRIES * n; k++)

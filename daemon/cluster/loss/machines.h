@@ -11,18 +11,13 @@ struct addrinfo;
 struct pollfd;
 /* Looks up HOST:PORT or [HOST]:PORT; freeaddrinfo it. May block. NULL: nobody knows it, or it is no such address. */
 struct addrinfo *ptc_machine_look_up(const char *address);
-/* Whether that is an address of this machine, such as of a member of etcd that runs here. Nothing is sent. */
+/* Whether one of its addresses is this machine's, as of a member of etcd that runs here. Nothing is sent. */
 bool ptc_machine_is_own(const struct addrinfo *a);
 enum ptc_machine {
 	PTC_MACHINE_SILENT, /* it has not answered, or the network says that it cannot be reached */
 	PTC_MACHINE_REFUSES,
 	PTC_MACHINE_TAKES, /* or nothing can be told */
 };
-/* Begins a connection. A socket to poll for POLLOUT; -1: there is no more to wait for. *ret: left as it is where the
- * machine has not answered yet. */
-int ptc_machine_connect(const struct addrinfo *a, enum ptc_machine *ret);
-/* Of such a socket that poll has found ready: what the machine has answered. */
-enum ptc_machine ptc_machine_answered(int fd);
 
 #define PTC_MACHINE_TRIES 3
 struct ptc_machine_asked {

@@ -193,6 +193,7 @@ static void mark(struct ptc_controller *ctl, uint64_t id, enum ptc_recovery_kind
 
 	r->told.kind = NULL;
 	r->mark_id = id;
+	r->marked_ns = ptc_sys_now_ns();
 	r->mark = ctl->record;
 	r->mark.recovery = kind;
 	r->mark.hung = false;
