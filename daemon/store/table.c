@@ -429,16 +429,27 @@ void ptc_table_extent_map(struct ptc_table *t, uint32_t extent)
 	pthread_rwlock_unlock(&t->lock);
 }
 
-bool ptc_table_extent_fresh(struct ptc_table *t, uint32_t extent, uint64_t process)
+static bool chunk_fresh(struct chunk *c, uint64_t process, bool *there)
+{
+	uint64_t had = process ? atomic_exchange(&c->mapped_by, process) : atomic_load(&c->mapped_by);
+
+	if (process && had == process)
+		return false;
+	*there = *there && (had || atomic_load(&c->mapped));
+	return true;
+}
+
+bool ptc_table_extent_fresh(struct ptc_table *t, uint32_t extent, uint64_t process, bool *ret_there)
 {
 	bool fresh = false;
 
+	*ret_there = t->job->volatile_fs;
 	pthread_rwlock_rdlock(&t->lock);
 	if (!t->sealed && extent < t->n) {
 		uint64_t pos = t->locs[extent].pos, end = pos + (uint64_t)ptc_box_volume(&t->pieces[extent].extent_box);
 
 		for (size_t c = ptc_store_chunk_of(pos); c <= ptc_store_chunk_of(end - 1); c++)
-			fresh |= atomic_exchange(&t->chunks[c]->mapped_by, process) != process;
+			fresh |= chunk_fresh(t->chunks[c], process, ret_there);
 	}
 	pthread_rwlock_unlock(&t->lock);
 	return fresh;

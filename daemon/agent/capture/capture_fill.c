@@ -28,7 +28,7 @@ struct fill {
 	const struct ptc_store_box *box; /* the extent's */
 	uint32_t extent;
 	bool own;                    /* there is more to come, from other nodes */
-	bool fresh;                  /* the process that copies has not mapped its memory */
+	enum ptc_copy_pages pages;   /* of its memory, in the process that copies */
 	const struct ptc_box *slice; /* of box, that is being filled */
 	struct iovec spans[PTC_EXTENT_SPANS];
 	int nspans;
@@ -235,7 +235,7 @@ static int copy_parts(struct fill *f, struct ptc_boxes *left, struct ptc_error *
 	int rc = 0;
 
 	f->scratch->iov_batch.slot = &f->c->group.v[f->source->slot];
-	f->scratch->iov_batch.fresh = f->fresh;
+	f->scratch->iov_batch.pages = f->pages;
 	for (size_t i = 0; !rc && i < left->n; i++) {
 		if (ptc_box_intersect(&left->v[i], &at->box, &cut)) {
 			rc = ptc_strided_runs(at, &f->box->box, &cut, copy_run, f, err);
@@ -293,7 +293,7 @@ static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct pt
 	if (to_compare(f, &cut, left, &parts))
 		rc = ptc_nomem(err);
 	f->scratch->iov_batch.slot = &f->c->group.v[f->source->slot];
-	f->scratch->iov_batch.fresh = false;
+	f->scratch->iov_batch.pages = PTC_PAGES_MAPPED;
 	for (size_t i = 0; !rc && i < parts.n; i++)
 		rc = compare_part(f, &parts.v[i], err);
 	ptc_boxes_done(&parts);
@@ -373,11 +373,13 @@ static struct fill task_of(struct ptc_capture *c, size_t i)
 			      .own = k >= whole && k < whole + c->nown };
 }
 
-static bool extent_fresh(const struct fill *f)
+static enum ptc_copy_pages pages_of(const struct fill *f)
 {
-	uint64_t process = atomic_load(&f->c->copying.slots.copier);
+	bool there;
 
-	return !process || ptc_table_extent_fresh(f->table, f->extent, process);
+	if (!ptc_table_extent_fresh(f->table, f->extent, atomic_load(&f->c->copying.slots.copier), &there))
+		return PTC_PAGES_MAPPED;
+	return there ? PTC_PAGES_THERE : PTC_PAGES_NEW;
 }
 
 bool ptc_capture_from_shadow(const struct ptc_capture *c, size_t i)
@@ -406,7 +408,7 @@ int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err
 	if (c->staged) /* then it is us who write it */
 		ptc_table_extent_map(f.table, f.extent);
 	else
-		f.fresh = extent_fresh(&f);
+		f.pages = pages_of(&f);
 	f.scratch->iov_batch.nremote = f.scratch->iov_batch.nlocal = f.scratch->iov_batch.bytes = 0;
 	f.scratch->iov_batch.way = PTC_COPY_READ;
 	f.scratch->nparts = f.scratch->used = 0;
