@@ -238,11 +238,13 @@ static void add_sizes(json_t *row, const struct ptc_spec *spec)
 static void add_spec_hash(struct ptc_daemon *d, const struct ptc_target *t, json_t *row)
 {
 	const struct ptc_job_desc *desc;
+	char hash[PTC_HASH_HEX];
 	void *ref;
 
 	if (ptc_specs_get(d->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, NULL) != 0)
 		return;
-	json_object_set_new(row, "spec_hash", json_string(ptc_specs_plain_hash(ref)));
+	if (ptc_specs_plain_hash(ref, hash, NULL) == 0)
+		json_object_set_new(row, "spec_hash", json_string(hash));
 	ptc_specs_release(ref);
 }
 
