@@ -110,6 +110,7 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_free(ctl->recovery.growth.planned);
 	uv_close((uv_handle_t *)ctl->timer, timer_closed);
 	uv_close((uv_handle_t *)ctl->retry, timer_closed);
+	uv_close((uv_handle_t *)ctl->next, timer_closed);
 	ptc_free(ctl);
 }
 
