@@ -155,6 +155,9 @@ void ptc_controllers_changed(struct ptc_controllers *all, struct ptc_job_view *j
 			if (i < all->n)
 				tell_nodes(all->list[i]);
 		ptc_unreachable_tick(all);
+		for (size_t i = all->n; i-- > 0 && ptc_cluster_any_lost(all->cluster);)
+			if (i < all->n) /* a machine may be known to be silent when its lease ends */
+				give_turn(all->list[i]);
 		return;
 	}
 	ctl = ptc_controller_find(all, job->uuid);

@@ -50,6 +50,7 @@ struct ptc_recovery {
 		uint32_t awaited; /* answers of the round under way */
 		bool silent;      /* a node has not answered in this round */
 		bool patient;     /* a late answer alone makes no node suspect */
+		bool partial;     /* a node was not asked that is up: its lease is about to end, and it is silent */
 		uint32_t n;       /* rounds in which all nodes that are up have answered */
 		int64_t asked_ns; /* the last round began */
 		int64_t done_ns;  /* the last one of those n began */

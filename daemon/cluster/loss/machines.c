@@ -14,9 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MS      INT64_C(1000000)
-#define GAP_NS  (150 * MS) /* between the beginnings of connections */
-#define LAST_NS (300 * MS) /* from the beginning of the last to the end of all */
+#define MS INT64_C(1000000)
 
 static bool same_host(const struct sockaddr_storage *a, const struct sockaddr *b)
 {
@@ -68,9 +66,7 @@ struct addrinfo *ptc_machine_look_up(const char *address)
 	return getaddrinfo(host, colon + 1, &hints, &list) == 0 ? list : NULL;
 }
 
-/* Begins a connection. A socket to poll for POLLOUT; -1: there is no more to wait for. *ret: left as it is where the
- * machine has not answered yet. */
-static int begin(const struct addrinfo *a, enum ptc_machine *ret)
+int ptc_machine_connect(const struct addrinfo *a, enum ptc_machine *ret)
 {
 	int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -85,8 +81,7 @@ static int begin(const struct addrinfo *a, enum ptc_machine *ret)
 	return fd;
 }
 
-/* Of such a socket that poll has found ready: what the machine has answered. */
-static enum ptc_machine answered(int fd)
+enum ptc_machine ptc_machine_answered(int fd)
 {
 	socklen_t len = sizeof(int);
 	int e = EIO;
@@ -141,7 +136,7 @@ static void take_ready(struct ptc_machine_asked *v, size_t n, struct pollfd *fds
 
 		if (fds[k].fd < 0 || !fds[k].revents)
 			continue;
-		answer = answered(fds[k].fd);
+		answer = ptc_machine_answered(fds[k].fd);
 		m->answer = PTC_MAX(m->answer, answer);
 		close(fds[k].fd);
 		fds[k].fd = -1;
@@ -175,8 +170,9 @@ void ptc_machines_ask(struct ptc_machine_asked *v, size_t n, struct pollfd *fds)
 		for (size_t i = 0; i < n; i++)
 			if (v[i].answer == PTC_MACHINE_SILENT ||
 			    (v[i].answer == PTC_MACHINE_REFUSES && has_address(v[i].at, t)))
-				fds[PTC_MACHINE_TRIES * i + t].fd = begin(in_turn(v[i].at, t), &v[i].answer);
-		wait_ns(v, n, fds, t + 1 < PTC_MACHINE_TRIES ? GAP_NS : LAST_NS);
+				fds[PTC_MACHINE_TRIES * i + t].fd =
+					ptc_machine_connect(in_turn(v[i].at, t), &v[i].answer);
+		wait_ns(v, n, fds, t + 1 < PTC_MACHINE_TRIES ? PTC_MACHINE_GAP_NS : PTC_MACHINE_LAST_NS);
 	}
 	for (size_t k = 0; k < PTC_MACHINE_TRIES * n; k++)
 		if (fds[k].fd >= 0)

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct addrinfo;
 struct pollfd;
@@ -18,8 +19,15 @@ enum ptc_machine {
 	PTC_MACHINE_REFUSES,
 	PTC_MACHINE_TAKES, /* or nothing can be told */
 };
+/* Begins a connection. A socket to poll for POLLOUT; -1: there is no more to wait for. *ret: left as it is where the
+ * machine has not answered yet. */
+int ptc_machine_connect(const struct addrinfo *a, enum ptc_machine *ret);
+/* Of such a socket that poll has found ready: what the machine has answered. */
+enum ptc_machine ptc_machine_answered(int fd);
 
-#define PTC_MACHINE_TRIES 3
+#define PTC_MACHINE_TRIES   3
+#define PTC_MACHINE_GAP_NS  INT64_C(150000000) /* between the beginnings of connections */
+#define PTC_MACHINE_LAST_NS INT64_C(300000000) /* from the beginning of the last to the end of all */
 struct ptc_machine_asked {
 	struct addrinfo *at; /* the caller's; NULL: nothing can be told */
 	enum ptc_machine answer;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds out whether the machines of nodes that are down are there at all, and whether a ptcd listens on them. Only of
  * nodes that have ranks of a job which trains, or get some, or whose ranks were given up; for all jobs of this daemon
- * together.
+ * together. While such nodes are up, their leases are watched: then it is mostly known when a lease ends whether the
+ * machine is there (daemon/cluster/mirror/mirror_leases.c), and what is here shows whether that has changed since.
  *
  * Happy path: such a machine gets some connections, one after the other (ptc_machines_ask). If it neither takes nor
  * refuses any of them, the node is unreachable until a later look, or until it has a lease again. A ptcd that is
@@ -138,6 +139,8 @@ static bool want(struct ptc_unreachable *a, const char *node)
 	if (!ptc_cluster_find_node(a->all->cluster, node, &at))
 		return false;
 	n = ptc_cluster_node(a->all->cluster, at);
+	if (n->up)
+		ptc_cluster_watch_lease(a->all->cluster, at);
 	for (size_t i = 0; i < a->n; i++)
 		known |= a->v[i].node == at;
 	if (known || n->up || !n->doc.address[0])
