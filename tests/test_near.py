@@ -123,6 +123,9 @@ class Near(harness.Case):
                 with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
                     done = [pool.submit(c.ptcctl, *job.import_args(A), "--streams", "16", node=f"n{i % 2}", prefix=user,
                                         timeout_s=50 * harness.PATIENCE) for i, job in enumerate(jobs)]
+                    while not all(d.done() for d in done): # the user is answered meanwhile
+                        for node in ("n0", "n1"):
+                            c.ptcctl("status", jobs[0].name, node=node, prefix=user)
                     for d in done:
                         d.result()
                 for job in jobs:

@@ -106,7 +106,7 @@ struct ptc_recovery {
 		char why[192];
 		bool promised; /* some rank there has called ptc_survive */
 	} hold;
-	bool held;                      /* the switch under way may make the ranks wait */
+	bool held, over; /* the switch under way may make the ranks wait; it is not over yet, but the recovery is */
 	int64_t ended_ns, retry_ns;     /* when the last such switch ended; nothing is tried before */
 	uint32_t by_time, tries, fails; /* lost nodes; starts in a row that came to nothing; by no node's fault */
 	uint32_t owed;   /* new value for the record's `restarts`, because a start came to nothing; 0: none */
@@ -122,7 +122,6 @@ struct ptc_recovery {
 		enum ptc_recovery_kind of;
 		bool gone; /* its text says that a node is back without its ranks, so no rank has failed */
 	} told;
-	bool over; /* the recovery is over, but its switch is not yet */
 };
 
 void ptc_recovery_tick(struct ptc_controller *ctl); /* recovery.c: each 200 ms. May submit a switch, or abort one. */

@@ -49,6 +49,11 @@ struct ptc_node *ptc_cluster_node(struct ptc_cluster *c, uint32_t index)
 	return &t.nodes[index];
 }
 
+void ptc_cluster_watch_lease(struct ptc_cluster *c, uint32_t node)
+{
+	(void)c, (void)node;
+}
+
 int ptc_cluster_steps(struct ptc_cluster *c, const char *lane, const struct ptc_task_step *steps,
 		      void (*done)(void *arg), void *arg)
 {
