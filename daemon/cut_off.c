@@ -18,16 +18,12 @@
 #include "base/log.h"
 #include "base/sys/sys.h"
 
-#include <errno.h>
 #include <netdb.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #define LOOK_MS      500
-#define ANSWER_MS    1000 /* for all machines that are asked at a look */
-#define MACHINES_MAX 32   /* of them at a look, because each needs a descriptor; the others at the next */
+#define MACHINES_MAX 32 /* at a look, for each needs PTC_MACHINE_TRIES descriptors; the others at the next */
 
 struct machine {
 	char address[256];
@@ -89,65 +85,29 @@ static void list_machines(struct ptc_cut_off *o)
 
 /* ---- whether one of them is there ---- */
 
-/* Of the sockets that poll has found ready, whether one says that somebody is there; these are closed. */
-static bool take_ready(struct pollfd *fds, size_t *n)
-{
-	bool there = false;
-	size_t left = 0;
-
-	for (size_t i = 0; i < *n; i++) {
-		if (!fds[i].revents) {
-			fds[left++] = fds[i];
-			continue;
-		}
-		there |= ptc_machine_answered(fds[i].fd) != PTC_MACHINE_SILENT;
-		close(fds[i].fd);
-	}
-	*n = left;
-	return there;
-}
-
-/* Where nothing can be told, somebody is there. */
-static bool wait_answer(struct pollfd *fds, size_t *n)
-{
-	int64_t until = ptc_sys_now_ns() + ANSWER_MS * INT64_C(1000000);
-	bool there = false;
-
-	while (!there && *n) {
-		int64_t left = (until - ptc_sys_now_ns()) / 1000000;
-
-		if (left <= 0)
-			return false;
-		if (poll(fds, (nfds_t)*n, (int)left) >= 0)
-			there = take_ready(fds, n);
-		else
-			there = errno != EINTR;
-	}
-	return there;
-}
-
-/* Whether one of the next machines takes a connection, or refuses one. */
+/* Whether one of the next machines takes a connection at one of its addresses, or refuses one. */
 static bool any_is_there(const struct machines *m, size_t first, size_t *nothers)
 {
-	struct pollfd fds[MACHINES_MAX];
-	enum ptc_machine answer = PTC_MACHINE_SILENT;
-	bool there;
+	struct ptc_machine_asked asked[MACHINES_MAX];
+	struct pollfd fds[PTC_MACHINE_TRIES * MACHINES_MAX];
+	bool there = false;
 	size_t n = 0;
 
 	for (size_t i = first; i < m->n && i - first < MACHINES_MAX; i++) {
 		struct addrinfo *a = ptc_machine_look_up(m->v[i].address);
 		bool own = a && ptc_machine_is_own(a);
-		int fd = a && !own ? ptc_machine_connect(a, &answer) : -1;
 
 		*nothers += !own;
-		if (fd >= 0)
-			fds[n++] = (struct pollfd){ fd, POLLOUT, 0 };
-		if (a)
+		if (a && !own)
+			asked[n++].at = a;
+		else if (a)
 			freeaddrinfo(a);
 	}
-	there = answer != PTC_MACHINE_SILENT || wait_answer(fds, &n);
-	for (size_t i = 0; i < n; i++)
-		close(fds[i].fd);
+	ptc_machines_ask(asked, n, fds);
+	for (size_t i = 0; i < n; i++) {
+		there |= asked[i].answer != PTC_MACHINE_SILENT;
+		freeaddrinfo(asked[i].at);
+	}
 	return there;
 }
 

@@ -7,6 +7,7 @@
 #include "base/sys/sys.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -102,6 +103,7 @@ static struct ptc_daemon d;
 static struct ptc_cut_off *o;
 static int held[1 + BACKLOG]; /* a listener that takes no connection, and those that fill its queue */
 static uint16_t silent_port, refusing_port;
+static const char *second; /* address of "two" */
 
 static int setup(void **state)
 {
@@ -198,6 +200,17 @@ static void tick(unsigned looks)
 	}
 }
 
+/* The name "two" has two addresses. At the first one every port is silent that is so at 127.0.0.2. */
+int __real_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret);
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret);
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret)
+{
+	const bool two = strcmp(host, "two") == 0;
+	int rc = __real_getaddrinfo(two ? "127.0.0.2" : host, port, hints, ret);
+
+	return rc || !two ? rc : __real_getaddrinfo(second, port, hints, &(*ret)->ai_next);
+}
+
 /* ---- tests ---- */
 
 static void test_all_silent(void **state)
@@ -215,6 +228,29 @@ static void test_last_answers(void **state)
 	add_silent();
 	add("127.0.0.2", refusing_port);
 	tick(2 * LOOKS);
+	assert_int_equal(0, t.ended);
+}
+
+/* It answers at the second address of its name only. */
+static void test_second_address(void **state)
+{
+	(void)state;
+	add("two", silent_port);
+	second = "127.0.0.3"; /* where nobody listens */
+	tick(LOOKS);
+	assert_int_equal(0, t.ended);
+	second = "127.0.0.2";
+	tick(LOOKS + 1);
+	assert_int_equal(1, t.ended);
+}
+
+/* An address of ours makes the machine our own: it is no other one. */
+static void test_second_address_own(void **state)
+{
+	(void)state;
+	add("two", silent_port);
+	second = "127.0.0.1";
+	tick(LOOKS);
 	assert_int_equal(0, t.ended);
 }
 
@@ -251,6 +287,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_all_silent, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_last_answers, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_second_address, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_second_address_own, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_own, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_lease_between, setup, teardown),
 	};

@@ -749,7 +749,7 @@ static void check_plan(const struct input *in, const struct side *from, const st
 	bool usable[MAX_NODES];
 	struct ptc_plan *p = NULL, *again = NULL;
 	struct ptc_error err = PTC_ERROR_INIT;
-	char hash[33], hash2[33];
+	char hash[33], hash2[33], of[33];
 	int rc;
 
 	for (uint32_t n = 0; n < nnodes; n++)
@@ -757,6 +757,7 @@ static void check_plan(const struct input *in, const struct side *from, const st
 	check_lost(from, nnodes, usable);
 	rc = ptc_plan_new(&in->spec, from->layout, &from->alloc, to->layout, &to->alloc, nnodes, usable, &p, &err);
 	CHECK(rc == (nothing_lost(from, to, nnodes, usable) ? 0 : PTC_ELOST));
+	CHECK(ptc_plan_hash_of(from->layout, &from->alloc, to->layout, &to->alloc, nnodes, usable, of, &err) == rc);
 	if (rc) {
 		CHECK(strstr(err.text, "tensor \"h."));
 		return;
@@ -769,6 +770,7 @@ static void check_plan(const struct input *in, const struct side *from, const st
 	CHECK(!strcmp(hash, hash2));
 	hash_as_written(p, hash2);
 	CHECK(!strcmp(hash, hash2));
+	CHECK(!strcmp(of, hash));
 	check_plans_into(from, to, nnodes, usable, p);
 	ptc_plan_free(p);
 	ptc_plan_free(again);

@@ -77,10 +77,18 @@ class BadInput(harness.Case):
             self.refused(c, "job", "create", "-f", self.write_bad({
                 **GOOD, "tensors": [{"name": n, "dtype": "F32", "shape": [4]} for n in ("w", "w:exp_avg")],
                 "fields": {"exp_avg": {"dtype": "F32"}}}), contains='tensor "w:exp_avg" has the name of field "exp_avg" of tensor "w"')
+            self.assertEqual(before, self.everything(c))
+
+    def test_job_beyond_memory(self):
+        """A job whose description needs more memory than the node has for its work."""
+        with self.cluster(nodes=1, up=False) as c:
+            c.write_config(c.nodes["n0"], memory={"ceiling": "512MiB", "staging": "32MiB", "spare": "0MiB", "work": "32MiB"})
+            c.up(timeout_s=60 * PATIENCE)
+            before = self.everything(c)
             many = self.write_bad({**GOOD, "tensors": {"from": "many.safetensors"}})
             raw_file(self.path("many.safetensors"), {f"w{i}": {"dtype": "U8", "shape": [1] * 8, "data_offsets": [i, i + 1]}
-                                                     for i in range(100000)}, bytes(100000))
-            self.refused(c, "job", "create", "-f", many, contains="node n0: this job needs more than its memory.work of 96MiB; raise it")
+                                                     for i in range(300000)}, bytes(300000))
+            self.refused(c, "job", "create", "-f", many, contains="node n0: this job needs more than its memory.work of 32MiB; raise it")
             self.assertEqual(before, self.everything(c))
 
     def test_sockets(self):

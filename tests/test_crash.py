@@ -1047,15 +1047,17 @@ class Crash(harness.Case):
             self.assertEqual(0, r.returncode, r.stdout)
 
     def elsewhere(self, client):
-        """Blocks that are healed, one that is not, copies, an etcd that is full, a probe, ranks that are held, another etcd, nodes that join, devices,
-        ranks that build ahead, devices that are left: of clusters of their own, whose stores may be written to."""
+        """Blocks that are healed, one that is not, copies, an etcd that is full, a probe, ranks that are held, another etcd, nodes that join,
+        devices, ranks that build ahead, devices that are left, daemons of one machine, damaged pages of a store: of clusters of their
+        own, whose stores may be written to."""
         for module, test in (("test_damage", "Damage.test_another_copy"), ("test_damage", "Damage.test_unhealed"),
                              ("test_keep_copies", "KeepCopies.test_racks"), ("test_older", "Older.test_room"), ("test_quota", "Quota.test_full"),
                              ("test_probe", "Remembered.test_plans"), ("test_recover", "Recover.test_no_step_lost"),
                              ("test_planning", "Growth.test_join_that_does_not_pay"), ("test_gpu_live", "GpuLive.test_copy_async"),
                              ("test_gpu_live", "GpuLive.test_survivors"),
                              ("test_recover_cluster", "RecoverCluster.test_what_is_missing_is_said"),
-                             ("test_ahead", "Ahead.test_no_snapshot_yet"), ("test_straggler", "Straggler.test_left")):
+                             ("test_ahead", "Ahead.test_no_snapshot_yet"), ("test_straggler", "Straggler.test_left"),
+                             ("test_near", "Near.test_memory"), ("test_flips", "Flips.test_store_while_down")):
             r = subprocess.run([sys.executable, "-B", os.path.join(ROOT, "tests", "run"), module, test], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, env={**os.environ, **client})
             self.assertEqual(0, r.returncode, r.stdout)

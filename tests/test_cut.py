@@ -38,8 +38,9 @@ class Cut(harness.Case):
     @contextlib.contextmanager
     def machines(self, **options):
         options.setdefault("node_lost_after", f"{AFTER}s")
+        options.setdefault("lease_ttl", f"{TTL}s")
         with Machines([f"n{i}" for i in range(4)]) as m, \
-                self.cluster(nodes=4, devices=1, transport="tls", hosts=m.hosts, lease_ttl=f"{TTL}s", up=False, **options) as c:
+                self.cluster(nodes=4, devices=1, transport="tls", hosts=m.hosts, up=False, **options) as c:
             m.settle(c)
             c.up(timeout_s=60 * PATIENCE)
             yield m, c
@@ -176,6 +177,64 @@ class Cut(harness.Case):
     def test_nobody_is_there(self):
         """Its ranks' peers wait for it, and its machine answers nothing: nobody waits until it is lost."""
         self.cut_some(harness.size(1, 2, 20), within=30, node_lost_after="1h")
+
+    def cut_and_left(self, m, c, count):
+        """So many nodes that train are cut off, each a renewal of leases (5 s) after the one before; by time alone nobody is lost. (they; what
+        the controller's log says since; the job; its status when it has gone on)"""
+        job = self.job(c, every=1 << 40)
+        job.run(f"dp=3,{BATCH}", nodes="n1,n2,n3")
+        job.do("snapshot")
+        began = time.monotonic()
+        wait_for(lambda: time.monotonic() > began + 11, 60, "nodes that may be passed by", 0.1)  # docs/failures.md: 10 s
+        before = self.trains(job)
+        victims = [n for n in ("n1", "n2", "n3") if n != before["controller"]][:count]
+        log = c.nodes[before["controller"]].log_file
+        told = os.path.getsize(log)
+        for victim in victims:
+            m.cut(victim)
+            if victim != victims[-1]:
+                time.sleep(5 / 3 + 0.05)  # their daemons may renew at the same moment, and then their leases would end so, too
+        after = self.trains(job, before)
+        with open(log, encoding="utf-8", errors="replace") as f:
+            f.seek(told)
+            lines = f.read().splitlines()
+        for victim in victims:
+            m.mend(victim)
+        c.wait_nodes(victims, 60 * PATIENCE, node="n0")
+        return victims, lines, job, after
+
+    def first(self, lines, *words):
+        """The number of the first line that has all of these words."""
+        found = next((i for i, line in enumerate(lines) if all(word in line for word in words)), None)
+        self.assertIsNotNone(found, f"no line has {words}:\n" + "\n".join(lines))
+        return found
+
+    @harness.needs("ip", "nsenter", "unshare")
+    @harness.labels("repeats")
+    def test_looks_before_the_end(self):
+        """A machine is looked at while its node's lease runs out, so that nobody waits for that when the lease has ended."""
+        with self.machines(node_lost_after="1h", lease_ttl="5s") as (m, c):
+            (victim,), lines, job, _ = self.cut_and_left(m, c, 1)
+            down = self.first(lines, "node_down", f"node {victim} ")
+            self.assertLess(self.first(lines, f"node={victim} has not renewed its lease"), down)
+            silent = self.first(lines, f"node={victim} nothing on its machine has answered", "before its lease ended")
+            self.assertLess(silent, self.first(lines, "recovering:", f"node {victim} is down, and nothing on it answers"))
+            self.check_end(job)
+
+    @harness.needs("ip", "nsenter", "unshare")
+    @harness.labels("repeats")
+    def test_two_in_a_row(self):
+        """Two machines are cut off, and their leases end one after the other: while the second is in doubt nobody goes on without the
+        first alone."""
+        with self.machines(node_lost_after="1h", lease_ttl="5s") as (m, c):
+            victims, lines, job, after = self.cut_and_left(m, c, 2)
+            recovering = [line for line in lines if " recovering: " in line]
+            self.assertEqual(1, len(recovering), "\n".join(lines))
+            self.assertRegex(recovering[0], f"node {victims[0]}, {victims[1]} is down, and nothing on it answers")
+            self.assertNotIn("are not held", "\n".join(lines), "ranks were to be held while the second was in doubt")
+            self.assertEqual(f"dp=2,{BATCH}", ",".join(sorted(after["config"].split(","), key=f"dp=2,{BATCH}".index)))
+            self.assertEqual([], [r["node"] for r in after["ranks"] if r["node"] in victims])
+            self.check_end(job)
 
     @unittest.skipUnless(harness.LONG, "the same, with ranks that outlive the cut: PTC_TEST_LONG")
     @harness.needs("ip", "nsenter", "unshare")

@@ -309,13 +309,15 @@ class Flips(harness.Case):
                 kind, sure = ("meta", "chunks")[i % 2], i < 2
                 place = self.flip_page(files[kind], sure)
                 print(f"{kind}: {place}", flush=True)
-                with open(n1.log_file) as f:
-                    before = len(f.read())
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(files[kind] + ".damaged")
                 with self.subTest(i, file=kind, place=place):
                     self.wait_lost(c, "n1") # until then etcd has its name for the store that it had
+                    if sure: # also if ptcd dies while it sets the file aside
+                        c.start_node(n1, {"PTC_FAULT": f"store.aside.{('before', 'after')[i]}"})
+                        wait_for(lambda: not n1.pid(), 60 * PATIENCE, "its death at the fault point", 0.02)
                     c.restart("n1", timeout_s=60 * PATIENCE)
-                    with open(n1.log_file) as f:
-                        aside = "set aside as" in f.read()[before:]
+                    aside = os.path.exists(files[kind] + ".damaged")
                     self.assertTrue(aside or not sure)
                     if aside:
                         wait_for(lambda: job.status().get("absent"), 30 * PATIENCE, "n1's bytes missed")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Daemons of one machine read each other's chunks in memory (docs/decisions/0065-near-nodes.md): that they do is seen in what a switch
 says and in metrics, and so is that bytes go over sockets if a daemon is told so, or runs elsewhere, or as another user."""
+import concurrent.futures
+import os
 import unittest
 
 import harness
@@ -12,6 +14,7 @@ from test_metrics import at, scrape, total
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
 A, B = "tp=2", "tp=1"
 SHAPE = (2048, 1024) # a tensor of 2 MiB, half of which moves
+UID = 54300 # who imports
 METHODS = "Control/ImportData", "Control/Read", "Control/ReadMany", "Peer/Put", "Peer/Fetch"
 
 
@@ -102,6 +105,31 @@ class Near(harness.Case):
         self.assertGreater(imported["n1"]["Put"], 0)
         self.assertGreater(exported["n1"]["Fetch"], 0)
         self.assertEqual(0, near)
+
+    @harness.skip_unless_root
+    def test_many_imports(self):
+        """More streams at once than one user may have calls, half of them through each daemon: no import waits for others to be given
+        up, and none is refused."""
+        user = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups")
+        for near in (True, False):
+            with self.subTest(near=near), self.cluster(nodes=2, devices=1, near=near) as c:
+                s = states.State()
+                for i in range(32):
+                    s.add(np.random.default_rng(self.seed + i), f"t{i}", "U8", (512, 1024))
+                jobs = [Job(c, f"j{i}", s, self.path(f"{near}-{i}"), RULES) for i in range(6)]
+                for job in jobs:
+                    os.chmod(job.dir, 0o755)
+                    job.create(prefix=user)
+                with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+                    done = [pool.submit(c.ptcctl, *job.import_args(A), "--streams", "16", node=f"n{i % 2}", prefix=user,
+                                        timeout_s=50 * harness.PATIENCE) for i, job in enumerate(jobs)]
+                    while not all(d.done() for d in done): # the user is answered meanwhile
+                        for node in ("n0", "n1"):
+                            c.ptcctl("status", jobs[0].name, node=node, prefix=user)
+                    for d in done:
+                        d.result()
+                for job in jobs:
+                    c.ptcctl("verify", job.name, prefix=user)
 
     def elsewhere(self, reason, env=None, **changes):
         with self.subTest(reason), self.cluster(nodes=2, devices=1, near=True, up=False) as c:

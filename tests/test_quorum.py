@@ -40,7 +40,7 @@ class Quorum(harness.Case):
 
     @harness.labels("repeats")
     def test_members_lost(self):
-        with self.cluster(nodes=2, devices=1, transport="insecure", coordinator="etcd-cluster", lease_ttl="4s", node_lost_after="2s") as c:
+        with self.cluster(nodes=2, devices=1, transport="insecure", coordinator="etcd-cluster", lease_ttl="10s", node_lost_after="2s") as c:
             job = live.Job(c, self.path("live"), mode="rebuild")
             job.run("tp=2")
             job.wait_step(3)

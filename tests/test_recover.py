@@ -408,9 +408,10 @@ class Recover(harness.Case):
     def test_closed_only_copy(self):
         """As before, but the node has what no other has: that is not given up, and the job goes on once the node is back."""
         with self.closed_cluster() as c:
-            job = self.job(c, "fail", elastic={"min_gpus": 1})
+            job = self.job(c, "fail", every=1 << 40, elastic={"min_gpus": 1}) # where one is due, ranks wait for the node
             job.run("tp=2", nodes="n1,n2")
-            before = self.begun(c, job)
+            job.do("snapshot")
+            before = self.trains(c, job)
             c.power_off("n1")
             waits = wait_for(lambda: self.events(c, job, "waits"), 60 * PATIENCE, "the reason")
             self.assertRegex(waits[0]["text"], "on no live node.*was last on n1")

@@ -5,8 +5,10 @@
 #include "base/cleanup.h"
 #include "base/sys/child.h"
 
+#include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +16,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/pidfd.h>
@@ -196,6 +199,36 @@ void ptc_child_end(struct ptc_child *c, int term_ms)
 		ptc_child_signal(c, SIGKILL);
 		ptc_child_wait(c, -1, NULL);
 	}
+	ptc_child_close(c);
+}
+
+static atomic_int nleft;
+
+static void *reap_main(void *arg)
+{
+	struct ptc_child *c = arg;
+
+	ptc_child_wait(c, -1, NULL);
+	ptc_child_close(c);
+	ptc_free(c);
+	atomic_fetch_sub(&nleft, 1);
+	return NULL;
+}
+
+void ptc_child_leave(struct ptc_child *c)
+{
+	struct ptc_child *left = atomic_fetch_add(&nleft, 1) < PTC_CHILD_LEFT_MAX ? ptc_malloc(sizeof *left) : NULL;
+	pthread_t thread;
+
+	if (left)
+		*left = *c;
+	if (left && ptc_thread_start(&thread, "ptc-reap", reap_main, left, NULL) == 0) {
+		pthread_detach(thread);
+		*c = PTC_CHILD_NONE;
+		return;
+	}
+	ptc_free(left);
+	atomic_fetch_sub(&nleft, 1);
 	ptc_child_close(c);
 }
 

@@ -53,6 +53,10 @@ void ptc_child_signal(const struct ptc_child *c, int sig);
 void ptc_child_close(struct ptc_child *c);
 /* Sends SIGTERM, and SIGKILL after term_ms. Returns when the child has ended, and closes *c. */
 void ptc_child_end(struct ptc_child *c, int term_ms);
+/* For a child that was killed and hangs in the kernel: a thread reaps it once it has ended. Takes it over, and sets *c
+ * to PTC_CHILD_NONE. Of more than PTC_CHILD_LEFT_MAX such children, the further ones are not reaped. */
+#define PTC_CHILD_LEFT_MAX 32
+void ptc_child_leave(struct ptc_child *c);
 /* Reads a child's output from a pipe until its end, or until size - 1 bytes are there, and adds a NUL. Returns the
  * number of bytes; -1 with errno, which is ETIMEDOUT after timeout_ms. */
 ssize_t ptc_child_read(int fd, int timeout_ms, char *text, size_t size);

@@ -195,7 +195,7 @@ int ptc_admin_import_open(struct ptc_admin *a, const char *job, uint64_t import_
 	s->window.fd = -1;
 	rc = s->job ? ptc_rpc_stream_open(a->bulk, SERVICE "ImportData", a->stream_timeout_ms, NULL, 0, &s->rpc, err)
 		    : ptc_nomem(err);
-	if (!rc && ptc_admin_window_open(a, a->stream_timeout_ms, &s->window))
+	if (!rc && ptc_admin_window_open(a, s->rpc, a->stream_timeout_ms, &s->window))
 		rc = send_message(s, 0, 0, NULL, 0, err);
 	if (rc) {
 		ptc_admin_import_close(s);

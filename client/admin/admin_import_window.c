@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Windows of imports from the client's side (proto/direct_read.h). Happy path: open, slot and send in turns, finish,
  * done. Failure modes: a daemon that is older, on another node or out of windows gives none; one that ends the window
- * says why in the stream. */
+ * says why in the stream; one that refuses the stream does not look at the window at all. */
 #include "client/admin/internal.h"
 
 #include "base/cleanup.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
 #include "proto/direct_read.h"
+#include "rpc/client/client.h"
 
 #include <errno.h>
 #include <string.h>
@@ -15,6 +16,8 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
+
+#define LOOK_US 100000 /* between looks at the stream */
 
 _Static_assert(sizeof(((struct ptc_admin_window *)NULL)->key) == PTC_IMPORT_WINDOW_KEY, "keys are handed on");
 
@@ -52,12 +55,15 @@ static bool ask(struct ptc_admin_window *w)
 	return map_window(w, fd);
 }
 
-bool ptc_admin_window_open(struct ptc_admin *a, int timeout_ms, struct ptc_admin_window *ret)
+bool ptc_admin_window_open(struct ptc_admin *a, struct ptc_rpc_stream *stream, int timeout_ms,
+			   struct ptc_admin_window *ret)
 {
-	struct ptc_admin_window w = { .fd = -1, .deadline_ns = INT64_MAX };
+	const struct timeval look = { .tv_usec = LOOK_US };
+	struct ptc_admin_window w = { .fd = -1, .deadline_ns = INT64_MAX, .stream = stream };
 
 	pthread_mutex_lock(&a->direct_read.lock);
-	if (!ptc_admin_direct_connect_locked(a, &w.fd) && !ask(&w))
+	if (!ptc_admin_direct_connect_locked(a, &w.fd) &&
+	    (!ask(&w) || setsockopt(w.fd, SOL_SOCKET, SO_RCVTIMEO, &look, sizeof look)))
 		ptc_admin_window_done(&w);
 	pthread_mutex_unlock(&a->direct_read.lock);
 	if (timeout_ms)
@@ -66,15 +72,18 @@ bool ptc_admin_window_open(struct ptc_admin *a, int timeout_ms, struct ptc_admin
 	return w.fd >= 0;
 }
 
-/* One answer more; the socket's own time limit bounds each try. */
+/* One answer more; the socket's own time limit bounds each try. Before its end nothing comes over the stream. */
 static int await(struct ptc_admin_window *w, struct ptc_error *err)
 {
 	struct ptc_import_window_taken taken;
 	ssize_t n;
 
-	while ((n = recv(w->fd, &taken, sizeof taken, 0)) < 0 && (errno == EAGAIN || errno == EINTR))
+	while ((n = recv(w->fd, &taken, sizeof taken, 0)) < 0 && (errno == EAGAIN || errno == EINTR)) {
 		if (ptc_sys_now_ns() > w->deadline_ns)
 			return ptc_error_set(err, PTC_ETIMEOUT, "the daemon does not take the bytes of an import");
+		if (ptc_rpc_stream_ready(w->stream))
+			return ptc_error_set(err, PTC_EPEER, "the daemon has ended the stream of an import");
+	}
 	if (n != (ssize_t)sizeof taken || taken.magic != PTC_IMPORT_WINDOW_MAGIC)
 		return ptc_error_set(err, PTC_EPEER, "the daemon has ended the window of an import");
 	w->taken++;

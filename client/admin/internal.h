@@ -36,11 +36,13 @@ struct ptc_admin_window {
 	uint8_t key[16];
 	uint64_t sent, taken; /* parts; part n is in slot n modulo the number of slots */
 	int64_t deadline_ns;
+	struct ptc_rpc_stream *stream; /* borrowed */
 };
-/* Gets one for a stream that lasts at most timeout_ms (0: for ever). False: there is none, *ret is empty. */
-bool ptc_admin_window_open(struct ptc_admin *a, int timeout_ms, struct ptc_admin_window *ret);
-/* The slot for the next part, once the daemon has copied what was there. PTC_EPEER: the daemon has ended the window;
- * the stream says why. PTC_ETIMEOUT */
+/* Gets one for that stream, which lasts at most timeout_ms (0: for ever). False: there is none, *ret is empty. */
+bool ptc_admin_window_open(struct ptc_admin *a, struct ptc_rpc_stream *stream, int timeout_ms,
+			   struct ptc_admin_window *ret);
+/* The slot for the next part, once the daemon has copied what was there. PTC_EPEER: the daemon has ended the window or
+ * the stream; the stream says why. PTC_ETIMEOUT */
 int ptc_admin_window_slot(struct ptc_admin_window *w, void **ret_slot, size_t *ret_len, struct ptc_error *err);
 /* Hands over the first len bytes of that slot. */
 int ptc_admin_window_send(struct ptc_admin_window *w, uint32_t item, uint64_t offset, size_t len,

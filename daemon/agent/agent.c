@@ -85,6 +85,7 @@ int ptc_agent_register(struct ptc_agent *agent, struct ptc_rpc_server *server, s
 	}
 	/* Users make nodes do these; what a switch needs does not wait for them. */
 	ptc_rpc_server_method_kind(server, "/ptc.v1.Peer/Digest", PTC_RPC_BULK);
+	ptc_rpc_server_method_kind(server, "/ptc.v1.Peer/Put", PTC_RPC_BULK);
 	ptc_rpc_server_method_kind(server, "/ptc.v1.Peer/Evidence", PTC_RPC_BULK);
 	ptc_rpc_server_method_kind(server, "/ptc.v1.Peer/Log", PTC_RPC_BRIEF);
 	return 0;

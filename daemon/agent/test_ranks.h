@@ -400,8 +400,8 @@ static void assert_given(const struct ptc_slot_copying *c, const struct iovec *l
 }
 
 int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct ptc_slot_copying *copying,
-		  const struct iovec *remote, size_t nremote, const struct iovec *local, size_t nlocal, bool fresh,
-		  struct ptc_error *err)
+		  const struct iovec *remote, size_t nremote, const struct iovec *local, size_t nlocal,
+		  enum ptc_copy_pages pages, struct ptc_error *err)
 {
 	size_t want = iov_bytes(remote, nremote), at = 0;
 	uint8_t *seen = malloc(want + 1);
@@ -412,7 +412,7 @@ int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct 
 	assert_given(copying, local, nlocal, op != PTC_COPY_READ);
 	assert_int_equal(want, iov_bytes(local, nlocal));
 	assert_true(nremote <= 1024 && nlocal <= 1024);
-	assert_true(op == PTC_COPY_READ || !fresh);
+	assert_true(op == PTC_COPY_READ || pages == PTC_PAGES_MAPPED);
 	if (op == PTC_COPY_READ)
 		n = process_vm_readv(slot->pid, local, nlocal, remote, nremote, 0);
 	else if (op == PTC_COPY_WRITE)

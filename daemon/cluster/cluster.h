@@ -19,6 +19,7 @@
 #include "daemon/cluster/older/older_doc.h"
 #include "daemon/cluster/devices/given_devices.h"
 #include "daemon/cluster/devices/slow_devices.h"
+#include "daemon/cluster/loss/lease_end.h"
 #include "daemon/cluster/loss/node_loss.h"
 #include "daemon/cluster/loss/quarantine.h"
 #include "daemon/cluster/records.h"
@@ -40,6 +41,7 @@ struct ptc_node {
 	uint64_t marked, seen_marked;                       /* its devices that an operator calls bad, as bits */
 	bool seen, seen_drained, seen_declared, seen_known; /* in the listing under way */
 	int64_t create_revision, lease;                     /* of the key, while up */
+	struct ptc_lease_end *end; /* while up: whether its lease is about to end; NULL: no controller asks */
 };
 
 /* Whether switches of a job go on without the node. A node without a lease does not end its ranks by itself, so they
@@ -50,8 +52,7 @@ static inline bool ptc_node_lost_for(const struct ptc_node *n, const struct ptc_
 	return n->lost && r->run != PTC_RUN_LIVE && (n->declared || r->run == PTC_RUN_NONE || r->recovery);
 }
 
-/* A node's last report about a job's ranks. */
-struct ptc_worker_view {
+struct ptc_worker_view { /* a node's last report about a job's ranks */
 	char node[PTC_NAME_MAX + 1];
 	struct ptc_worker_doc doc;
 	bool seen;
@@ -101,11 +102,9 @@ int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **re
 int ptc_cluster_waits(struct ptc_cluster *c, bool *ret_waits, struct ptc_error *err);
 int ptc_cluster_old_answers(struct ptc_cluster *c, char **ret_endpoint, struct ptc_error *err); /* identity.h */
 int ptc_cluster_start(struct ptc_cluster *c, struct ptc_error *err);
-/* Revokes the lease and stops threads. Loop thread. NULL ok. */
-struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c);
+struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c); /* revokes the lease, ends threads; loop; NULL ok */
 
-/* The etcd client, for reads that may block. Any thread. */
-struct ptc_etcd *ptc_cluster_etcd(struct ptc_cluster *c);
+struct ptc_etcd *ptc_cluster_etcd(struct ptc_cluster *c); /* for reads that may block; any thread */
 struct ptc_loop *ptc_cluster_loop(const struct ptc_cluster *c);
 const struct ptc_cluster_quota *ptc_cluster_quota(const struct ptc_cluster *c);
 int64_t ptc_cluster_lease(struct ptc_cluster *c);             /* 0: there is none now; any thread */
@@ -169,6 +168,7 @@ bool ptc_cluster_any_lost(const struct ptc_cluster *c); /* whether any node is l
 bool ptc_node_listed(const struct ptc_node *n);         /* whether people are told of it */
 int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c);
 bool ptc_cluster_early(const struct ptc_cluster *c, const struct ptc_node *n); /* ptc_loss_early, for that node */
+void ptc_cluster_watch_lease(struct ptc_cluster *c, uint32_t node); /* each tick: whether it ends in silence */
 void ptc_cluster_tick(struct ptc_cluster *c); /* every 200 ms: decides which nodes count as lost (on_change) */
 /* forget: the node is not listed until it is back; declare_lost: it is lost until then (false: no more). Block. */
 int ptc_cluster_forget(struct ptc_cluster *c, const char *node, struct ptc_error *err);

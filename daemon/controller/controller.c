@@ -35,6 +35,7 @@ static void drop(struct ptc_controller *ctl)
 	ctl->gone = true;
 	uv_timer_stop(ctl->timer);
 	uv_timer_stop(ctl->retry);
+	uv_timer_stop(ctl->next);
 	ptc_controller_cancel(ctl, 0);
 	ptc_copy_keeper_stop(ctl);
 	ptc_archiver_stop(ctl);
@@ -105,6 +106,7 @@ static void tell_nodes(struct ptc_controller *ctl)
 
 static void perform_step(struct ptc_controller *ctl, const struct ptc_job_event *event);
 static void give_turn(struct ptc_controller *ctl);
+static void soon(struct ptc_controller *ctl, uint64_t ms);
 
 static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 {
@@ -116,17 +118,22 @@ static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 	ctl->step = perform_step;
 	ctl->submit = ptc_controller_submit;
 	ctl->give_turn = give_turn;
+	ctl->soon = soon;
 	ctl->older.most = PTC_OLDER_MAX;
+	ctl->recovery.marked_ns = ptc_sys_now_ns();
 	ctl->meta = job->meta;
 	ctl->view.meta = job->meta;
 	ctl->fence = job->lock_fence;
 	memcpy(ctl->uuid, job->uuid, sizeof ctl->uuid);
 	ctl->timer = ptc_calloc(1, sizeof *ctl->timer);
 	ctl->retry = ptc_calloc(1, sizeof *ctl->retry);
-	ptc_require(ctl->timer && ctl->retry && ptc_job_new(&(struct ptc_job_opts){ 0 }, &ctl->core, NULL) == 0);
+	ctl->next = ptc_calloc(1, sizeof *ctl->next);
+	ptc_require(ctl->timer && ctl->retry && ctl->next &&
+		    ptc_job_new(&(struct ptc_job_opts){ 0 }, &ctl->core, NULL) == 0);
 	uv_timer_init(uv_default_loop(), ctl->timer);
 	uv_timer_init(uv_default_loop(), ctl->retry);
-	ctl->timer->data = ctl->retry->data = ctl;
+	uv_timer_init(uv_default_loop(), ctl->next);
+	ctl->timer->data = ctl->retry->data = ctl->next->data = ctl;
 	all->list[all->n++] = ctl;
 	ptc_info("job", "job=%s controlling it, fence=%lld", job->meta.name, (long long)ctl->fence);
 	if (job->has_record || job->has_intent) /* else it has just been created, here */
@@ -148,6 +155,9 @@ void ptc_controllers_changed(struct ptc_controllers *all, struct ptc_job_view *j
 			if (i < all->n)
 				tell_nodes(all->list[i]);
 		ptc_unreachable_tick(all);
+		for (size_t i = all->n; i-- > 0 && ptc_cluster_any_lost(all->cluster);)
+			if (i < all->n) /* a machine may be known to be silent when its lease ends */
+				give_turn(all->list[i]);
 		return;
 	}
 	ctl = ptc_controller_find(all, job->uuid);
@@ -270,6 +280,26 @@ static void give_turn(struct ptc_controller *ctl)
 	ptc_recovery_tick(ctl);
 	ptc_ahead_tick(ctl);
 	ptc_controller_unref(ctl);
+}
+
+/* Copies, and with them the next snapshot, wait for no tick: what has just ended may be all that they waited for. */
+static void do_next(uv_timer_t *timer)
+{
+	struct ptc_controller *ctl = timer->data;
+	uint64_t id;
+
+	ptc_controller_ref(ctl);
+	ptc_controller_event(ctl);
+	ptc_copy_keeper_tick(ctl);
+	if (!ctl->gone && !ptc_ahead_builds(ctl, &id)) /* as in a tick */
+		ptc_older_tick(ctl);
+	ptc_controller_unref(ctl);
+}
+
+static void soon(struct ptc_controller *ctl, uint64_t ms)
+{
+	if (!ctl->gone && !(uv_is_active((uv_handle_t *)ctl->next) && uv_timer_get_due_in(ctl->next) <= ms))
+		uv_timer_start(ctl->next, do_next, ms, 0);
 }
 
 void ptc_controllers_tick(struct ptc_controllers *all)
@@ -769,6 +799,7 @@ static void perform(struct ptc_controller *ctl, const struct ptc_job_update *up)
 static void perform_step(struct ptc_controller *ctl, const struct ptc_job_event *event)
 {
 	struct ptc_cluster *cluster = ctl->all->cluster;
+	const bool was_idle = ptc_controller_idle(ctl);
 	struct ptc_job_updates ups;
 
 	if (ctl->gone)
@@ -779,6 +810,8 @@ static void perform_step(struct ptc_controller *ctl, const struct ptc_job_event 
 		perform(ctl, &ups.v[i]);
 	if (ctl->stopped)
 		drop(ctl);
+	if (!was_idle && ptc_controller_idle(ctl))
+		soon(ctl, 0);
 	if (ctl->record.recovery &&
 	    ptc_controller_idle(ctl)) { /* ranks have just been given up: no tick is waited for */
 		ptc_leaving_tick(ctl);  /* what only a leaving node has is copied first */

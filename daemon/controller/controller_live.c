@@ -53,6 +53,7 @@ struct agree {
 	struct ptc_view view; /* the captured generation, as `to` */
 	struct ptc_merge merge;
 	Ptc__V1__PullReply **captures;
+	const char **captured_on; /* the node of each, as `merge` names it */
 	size_t ncaptures;
 	uint64_t *items;
 	size_t nitems;
@@ -74,6 +75,7 @@ static void agree_release(struct ptc_ctl_task *t)
 	for (size_t i = 0; i < a->ncaptures; i++)
 		ptc_pb_free(&a->captures[i]->base);
 	ptc_free(a->captures);
+	ptc_free(a->captured_on);
 	ptc_free(a->odd);
 	ptc_merge_done(&a->merge);
 	ptc_view_done(&a->view);
@@ -249,31 +251,23 @@ static int write_state(struct agree *a, struct ptc_etcd *e)
 	return rc;
 }
 
-/* The replicas that nodes have listed as different; a list of a rank or item that there is not is no list. */
-static int listed(const struct agree *a, const struct ptc_geometry *g, struct ptc_differing **ret, size_t *ret_n,
+/* The replicas that nodes have listed as different. */
+static int listed(const struct agree *a, const struct ptc_geometry *g, struct ptc_differing_list *l,
 		  struct ptc_error *err)
 {
-	size_t most = 1, n = 0;
+	int rc = 0;
 
-	for (size_t i = 0; i < a->ncaptures; i++)
-		most += a->captures[i]->n_differing;
-	*ret = ptc_calloc(most, sizeof **ret);
-	if (!*ret)
-		return ptc_nomem(err);
-	for (size_t i = 0; i < a->ncaptures; i++)
-		for (size_t k = 0; k < a->captures[i]->n_differing; k++) {
-			const Ptc__V1__Differing *d = a->captures[i]->differing[k];
+	for (size_t i = 0; rc == 0 && i < a->ncaptures; i++) {
+		uint32_t node;
 
-			if (d->rank < g->allocation.world && d->item < ptc_spec_items(g->spec))
-				(*ret)[n++] =
-					(struct ptc_differing){ d->rank, d->item, d->need, d->difference, d->more };
-		}
-	*ret_n = n;
-	return 0;
+		if (ptc_geometry_node(g, a->captured_on[i], &node, NULL) == 0)
+			rc = ptc_differing_add(l, g, node, a->captures[i], err);
+	}
+	return rc;
 }
 
 /* Replicas differ: the error names the first odd rank, or says why it is not known. */
-static int find_odd(struct agree *a, const struct ptc_geometry *g, const struct ptc_differing *v, size_t n)
+static int find_odd(struct agree *a, const struct ptc_geometry *g, const struct ptc_differing_list *l)
 {
 	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2], more[48] = "";
 	const struct ptc_odd_rank *o;
@@ -281,7 +275,7 @@ static int find_odd(struct agree *a, const struct ptc_geometry *g, const struct 
 	int rc = ptc_merge_collect(&a->merge, g, &d, &a->task.err);
 
 	if (rc == 0)
-		rc = ptc_odd_ranks(d, g, v, n, a->on_difference == PTC_JOB_DIFFERENCE_PRIMARY, &a->odd, &a->nodd,
+		rc = ptc_odd_ranks(d, g, l, a->on_difference == PTC_JOB_DIFFERENCE_PRIMARY, &a->odd, &a->nodd,
 				   &a->task.err);
 	ptc_digests_free(d);
 	if (rc == 0 && !a->nodd) /* a difference that no digest shows is one all the same */
@@ -301,20 +295,19 @@ static int find_odd(struct agree *a, const struct ptc_geometry *g, const struct 
 
 static int merge_differing(struct agree *a, const struct ptc_geometry *g)
 {
-	struct ptc_differing *v = NULL;
-	size_t n = 0;
+	struct ptc_differing_list l = { 0 };
 	int rc = ptc_merge_digests(&a->merge, g, NULL, 0, &a->items, &a->nitems, &a->task.err), rc_listed;
 
 	if (rc && (!a->on_difference || rc != PTC_EDIGEST))
 		return rc;
-	rc_listed = listed(a, g, &v, &n, &a->task.err);
-	if (rc_listed == 0 && a->on_difference && (n || rc))
-		rc = find_odd(a, g, v, n);
-	else if (rc_listed == 0 && n) /* asked for by a controller that has gone, or before the description changed */
+	rc_listed = listed(a, g, &l, &a->task.err);
+	if (rc_listed == 0 && a->on_difference && (l.n || rc))
+		rc = find_odd(a, g, &l);
+	else if (rc_listed == 0 && l.n) /* asked for by a controller that has gone, or before the description changed */
 		rc = ptc_error_set(&a->task.err, PTC_EDIGEST,
 				   "ranks of one node hold the same part of the state with different bytes; replicas "
 				   "must be equal");
-	ptc_free(v);
+	ptc_free(l.v);
 	return rc_listed ? rc_listed : rc;
 }
 
@@ -400,11 +393,14 @@ void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq)
 	drop_left_out(ctl);
 	ptc_merge_take(&a->merge, ctl);
 	a->captures = ptc_calloc(ctl->npulls, sizeof *a->captures);
-	ptc_require(a->captures);
+	a->captured_on = ptc_calloc(ctl->npulls, sizeof *a->captured_on);
+	ptc_require(a->captures && a->captured_on);
 	for (size_t i = 0; i < ctl->npulls; i++) {
 		ctl->captured_bytes += ctl->pulls[i].verified_bytes;
-		if (ctl->pulls[i].capture)
+		if (ctl->pulls[i].capture) {
+			a->captured_on[a->ncaptures] = a->merge.answers[i].node;
 			a->captures[a->ncaptures++] = ctl->pulls[i].capture;
+		}
 		ctl->pulls[i].capture = NULL;
 	}
 	ptc_pull_results_done(ctl); /* what comes next are other answers */

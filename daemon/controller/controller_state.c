@@ -17,6 +17,8 @@
 #include <string.h>
 #include <uv.h>
 
+#define TOGETHER_NS INT64_C(2000000000) /* nodes that end together are seen to end within that time */
+
 struct ptc_controller *ptc_controller_find(const struct ptc_controllers *all, const char *uuid)
 {
 	for (size_t i = 0; i < all->n; i++)
@@ -108,6 +110,7 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_free(ctl->recovery.growth.planned);
 	uv_close((uv_handle_t *)ctl->timer, timer_closed);
 	uv_close((uv_handle_t *)ctl->retry, timer_closed);
+	uv_close((uv_handle_t *)ctl->next, timer_closed);
 	ptc_free(ctl);
 }
 
@@ -237,14 +240,14 @@ static bool may_be_passed(const struct ptc_controller *ctl, const struct ptc_nod
 
 /* Its ptcd may be restarted under ranks that live. But here it was down when a rank of another node failed: that rank's
  * peers there have gone, and if they have not, they have lost this one. A program that fails by itself at that moment
- * is started elsewhere, and loses no more than it would. */
+ * is started elsewhere, and loses no more than it would. Whoever goes down later, as for an upgrade, is waited for. */
 static bool is_closed(const struct ptc_controller *ctl, const struct ptc_node *n, bool copies)
 {
 	const struct ptc_recovery *r = &ctl->recovery;
 	bool node = copies ? r->mark_id == ctl->intent.id && r->mark.recovery == PTC_RECOVERY_NODE
 			   : ctl->record.recovery == PTC_RECOVERY_NODE;
 
-	return n->closed && node && may_be_passed(ctl, n);
+	return n->closed && node && n->down_ns <= r->marked_ns + TOGETHER_NS && may_be_passed(ctl, n);
 }
 
 bool ptc_controller_passes(const struct ptc_controller *ctl, uint32_t node)

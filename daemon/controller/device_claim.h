@@ -71,10 +71,12 @@ void ptc_odd_devices_found(struct ptc_controller *ctl, const struct ptc_odd_rank
 bool ptc_odd_devices_tick(struct ptc_controller *ctl, char *why, size_t size);
 bool ptc_odd_devices_hold(const struct ptc_controller *ctl); /* the same, for due snapshots */
 
-/* device_left.c: which devices the job has left (left), or may have again. Blocks. *ret_ok false: the job's lock is
- * another's. */
-int ptc_devices_left_write(struct ptc_etcd *e, const char *uuid, int64_t fence, const struct ptc_slow_device *v,
-			   size_t n, bool left, bool *ret_ok);
+/* device_left.c: writes down that the job has left these devices (left), or that it may have them again; takes v.
+ * done(ok), which may be NULL: ok is false if etcd did not answer, or if the job's lock is another's. What is given
+ * back is written again until etcd answers. Loop thread. */
+typedef void (*ptc_devices_left_fn)(struct ptc_controller *ctl, bool ok);
+void ptc_devices_left_write(struct ptc_controller *ctl, struct ptc_slow_device *v, size_t n, bool left,
+			    ptc_devices_left_fn done);
 
 /* device_document.c. All of it blocks. */
 /* Reads the document, without the devices of deleted jobs. *ret_revision: the mod_revision to compare when it is

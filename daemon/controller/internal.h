@@ -20,10 +20,8 @@ struct ptc_controller {
 	void (*step)(struct ptc_controller *ctl, const struct ptc_job_event *event);
 	int (*submit)(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err);
 	void (*give_turn)(struct ptc_controller *ctl);
-	int refs;     /* [loop] operations in flight and the daemon's list */
-	bool gone;    /* lock lost or job deleted: answers are ignored */
-	bool stopped; /* the core performed STOPPED */
-	bool untidy;  /* blobs could not be removed; try again while idle */
+	int refs;                   /* [loop] operations in flight and the daemon's list */
+	bool gone, stopped, untidy; /* lock lost or job deleted; the core performed STOPPED; blobs are to be removed */
 	char uuid[PTC_UUID_TEXT];
 	struct ptc_meta_doc meta;
 	int64_t fence;
@@ -98,6 +96,8 @@ struct ptc_controller {
 	struct uv_timer_s *timer, *retry; /* retry: of a load that failed */
 	uint64_t timer_seq, retry_seq;
 	struct ptc_lock_tenure tenure;
+	struct uv_timer_s *next; /* of `soon`: controller.c does then what a tick does for copies and due snapshots */
+	void (*soon)(struct ptc_controller *ctl, uint64_t ms);
 };
 
 /* controller.c. Performs the core's updates; may free ctl unless the caller holds a reference. */

@@ -50,6 +50,7 @@ struct ptc_recovery {
 		uint32_t awaited; /* answers of the round under way */
 		bool silent;      /* a node has not answered in this round */
 		bool patient;     /* a late answer alone makes no node suspect */
+		bool partial;     /* a node was not asked that is up: its lease is about to end, and it is silent */
 		uint32_t n;       /* rounds in which all nodes that are up have answered */
 		int64_t asked_ns; /* the last round began */
 		int64_t done_ns;  /* the last one of those n began */
@@ -105,7 +106,7 @@ struct ptc_recovery {
 		char why[192];
 		bool promised; /* some rank there has called ptc_survive */
 	} hold;
-	bool held;                      /* the switch under way may make the ranks wait */
+	bool held, over; /* the switch under way may make the ranks wait; it is not over yet, but the recovery is */
 	int64_t ended_ns, retry_ns;     /* when the last such switch ended; nothing is tried before */
 	uint32_t by_time, tries, fails; /* lost nodes; starts in a row that came to nothing; by no node's fault */
 	uint32_t owed;   /* new value for the record's `restarts`, because a start came to nothing; 0: none */
@@ -113,6 +114,7 @@ struct ptc_recovery {
 	/* what the record is to say after the HALT of that id */
 	uint64_t mark_id;
 	struct ptc_record_doc mark; /* recovery and what goes with it */
+	int64_t marked_ns;          /* when ranks were given up; by another controller: when this one began */
 	struct ptc_told { /* kind, text, gone: the event to write when that HALT begins; others: the one before */
 		const char *kind, *last; /* NULL: there is none */
 		char text[768];
@@ -120,7 +122,6 @@ struct ptc_recovery {
 		enum ptc_recovery_kind of;
 		bool gone; /* its text says that a node is back without its ranks, so no rank has failed */
 	} told;
-	bool over; /* the recovery is over, but its switch is not yet */
 };
 
 void ptc_recovery_tick(struct ptc_controller *ctl); /* recovery.c: each 200 ms. May submit a switch, or abort one. */

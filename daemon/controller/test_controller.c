@@ -6,11 +6,16 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
+#include "daemon/agent/geometry/geometry.h"
+#include "proto/pb.h"
+
+#include "ptc.pb-c.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <uv.h>
 
 #include <cmocka.h>
@@ -19,6 +24,8 @@ static struct ptc_job_update next[2]; /* what the core's next step comes to */
 static size_t nnext;
 static unsigned sent;
 static atomic_bool stopping;
+
+static struct ptc_controllers all = { .node = "a", .stopping = &stopping };
 
 /* ---- instead of the rooms below (--wrap) ---- */
 
@@ -51,6 +58,23 @@ size_t __wrap_ptc_cluster_nnodes(const struct ptc_cluster *c)
 	return 0;
 }
 
+static struct ptc_node node; /* number 0 */
+
+struct ptc_node *__wrap_ptc_cluster_node(struct ptc_cluster *c, uint32_t index);
+struct ptc_node *__wrap_ptc_cluster_node(struct ptc_cluster *c, uint32_t index)
+{
+	(void)c;
+	assert_int_equal(0, index);
+	return &node;
+}
+
+bool __wrap_ptc_cluster_early(const struct ptc_cluster *c, const struct ptc_node *n);
+bool __wrap_ptc_cluster_early(const struct ptc_cluster *c, const struct ptc_node *n)
+{
+	(void)c, (void)n;
+	return true;
+}
+
 void __wrap_ptc_cluster_changed(struct ptc_cluster *c);
 void __wrap_ptc_cluster_changed(struct ptc_cluster *c)
 {
@@ -75,9 +99,70 @@ void __wrap_ptc_controller_tidy(struct ptc_controller *ctl)
 	(void)ctl;
 }
 
+static struct {
+	struct ptc_spec spec;
+	struct ptc_tensor tensor;
+	struct ptc_device ranks[2];
+	char *nodes[2];
+	int status; /* of the task */
+} agree = { .tensor = { .name = "a", .dtype = PTC_U8, .ndim = 1, .shape = { 8 } },
+	    .ranks = { { .node = 0 }, { .node = 1 } } };
+
+int __wrap_ptc_view_geometry(struct ptc_agent *agent, const struct ptc_view *v, bool to, struct ptc_geometry *ret,
+			     struct ptc_error *err);
+int __wrap_ptc_view_geometry(struct ptc_agent *agent, const struct ptc_view *v, bool to, struct ptc_geometry *ret,
+			     struct ptc_error *err)
+{
+	(void)agent, (void)v, (void)to, (void)err;
+	agree.spec = (struct ptc_spec){ .name = "job", .tensors = &agree.tensor, .ntensors = 1 };
+	*ret = (struct ptc_geometry){
+		.spec = &agree.spec, .allocation = { agree.ranks, 2 }, .nodes = agree.nodes, .nnodes = 2
+	};
+	return 0;
+}
+
+void __wrap_ptc_geometry_done(struct ptc_geometry *g);
+void __wrap_ptc_geometry_done(struct ptc_geometry *g)
+{
+	(void)g;
+}
+
+/* All nodes say the same of each box. */
+int __wrap_ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, const uint64_t *expected,
+			     size_t nexpected, uint64_t **ret_items, size_t *ret_nitems, struct ptc_error *err);
+int __wrap_ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, const uint64_t *expected,
+			     size_t nexpected, uint64_t **ret_items, size_t *ret_nitems, struct ptc_error *err)
+{
+	(void)m, (void)g, (void)expected, (void)nexpected, (void)ret_items, (void)ret_nitems, (void)err;
+	return 0;
+}
+
+bool __wrap_ptc_job_gives(const struct ptc_job *job, uint32_t n);
+bool __wrap_ptc_job_gives(const struct ptc_job *job, uint32_t n)
+{
+	(void)job, (void)n;
+	return true;
+}
+
+/* Its first step only; what it comes to is looked at here. */
+int __wrap_ptc_cluster_steps(struct ptc_cluster *c, const char *lane, const struct ptc_task_step *steps,
+			     void (*done)(void *arg), void *arg);
+int __wrap_ptc_cluster_steps(struct ptc_cluster *c, const char *lane, const struct ptc_task_step *steps,
+			     void (*done)(void *arg), void *arg)
+{
+	struct ptc_ctl_task *t = arg;
+
+	(void)c, (void)lane;
+	steps[0].run(arg, NULL);
+	agree.status = t->status;
+	t->ctl->gone = true;
+	done(arg);
+	all.list[0]->gone = false;
+	return 0;
+}
+
 /* ---- the cases ---- */
 
-static struct ptc_controllers all = { .node = "a", .stopping = &stopping };
 static struct ptc_job_view job = {
 	.uuid = "00000000-0000-0000-0000-000000000001", .has_meta = true, .has_lock = true, .lock_node = "a"
 };
@@ -160,12 +245,83 @@ static void a_switch_that_holds_none_lets_none_go(void **state)
 	assert_int_equal(0, all.list[0]->recovery.ended_ns);
 }
 
+/* Its ranks were given up because of a node. A machine that refuses connections is passed by if it was down then, or
+ * went down together with that node. A ptcd that is upgraded later is waited for. */
+static void who_is_closed_later_is_waited_for(void **state)
+{
+	const int64_t second = 1000000000, now = ptc_sys_now_ns();
+	struct ptc_controller *ctl = all.list[0];
+	char name[] = "b", *names[] = { name };
+
+	(void)state;
+	node = (struct ptc_node){ .closed = true };
+	snprintf(node.doc.name, sizeof node.doc.name, "b");
+	ctl->has_record = true;
+	ctl->record.recovery = PTC_RECOVERY_NODE;
+	ctl->record.run = PTC_RUN_FAILED;
+	ctl->view.from.nodes = names;
+	ctl->view.from.nnodes = 1;
+	ctl->known = ptc_calloc(1, sizeof *ctl->known);
+	ctl->nknown = 1;
+	assert_true(ctl->recovery.marked_ns && ctl->recovery.marked_ns <= now); /* by another controller */
+	ctl->recovery.marked_ns = now;
+	for (int64_t at = -5; at < 6; at++) {
+		node.down_ns = now + at * second;
+		assert_int_equal(ptc_controller_passes(ctl, 0), at <= 2);
+	}
+	node.unreachable = true; /* then it is no upgrade */
+	assert_true(ptc_controller_passes(ctl, 0));
+	memset(&ctl->view.from, 0, sizeof ctl->view.from);
+	ctl->has_record = false;
+}
+
+/* Whether replicas agree, if the node has listed a difference of that rank. */
+static int agreed(uint32_t rank)
+{
+	struct ptc_controller *ctl = all.list[0];
+	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
+	Ptc__V1__Differing one = PTC__V1__DIFFERING__INIT, *list = &one;
+	uint8_t packed[64];
+	size_t len;
+
+	one.rank = rank;
+	one.difference = 1;
+	reply.differing = &list;
+	reply.n_differing = 1;
+	len = ptc__v1__pull_reply__pack(&reply, packed);
+	ctl->pulls = ptc_calloc(1, sizeof *ctl->pulls);
+	ctl->npulls = 1;
+	ctl->pulls[0].capture = ptc__v1__pull_reply__unpack(&ptc_pb_allocator, len, packed);
+	ptc_controller_agree(ctl, 1);
+	return agree.status;
+}
+
+/* A controller that has gone has asked a node to list replicas that differ. Its successor has not read the description,
+ * so it does not know which replica counts: but it commits none of them. What a node says of another's ranks is no
+ * such list. */
+static void a_successor_commits_no_odd_replica(void **state)
+{
+	char b[] = "b", c[] = "c";
+
+	(void)state;
+	node = (struct ptc_node){ 0 };
+	snprintf(node.doc.name, sizeof node.doc.name, "b"); /* which has captured */
+	agree.nodes[0] = b;
+	agree.nodes[1] = c;
+	all.list[0]->view.from.config = ptc_strdup("dp=2");
+	assert_false(all.list[0]->recovery.has_elastic);
+	assert_int_equal(agreed(0), PTC_EDIGEST);
+	assert_int_equal(agreed(1), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(a_finish_lets_ranks_go, take, lose),
 		cmocka_unit_test_setup_teardown(an_abort_lets_ranks_go, take, lose),
 		cmocka_unit_test_setup_teardown(a_switch_that_holds_none_lets_none_go, take, lose),
+		cmocka_unit_test_setup_teardown(a_successor_commits_no_odd_replica, take, lose),
+		cmocka_unit_test_setup_teardown(who_is_closed_later_is_waited_for, take, lose),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

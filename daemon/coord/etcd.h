@@ -102,6 +102,14 @@ int ptc_etcd_lease_new(struct ptc_etcd *e, int ttl_s, void (*on_lost)(void *arg)
 		       struct ptc_etcd_lease **ret_lease, struct ptc_error *err);
 int64_t ptc_etcd_lease_id(const struct ptc_etcd_lease *l);
 struct ptc_etcd_lease *ptc_etcd_lease_free(struct ptc_etcd_lease *l, bool revoke); /* NULL ok */
+/* How long a lease lives that nobody renews from now on, and its TTL. etcd leaves the fraction of a second out: 0 is
+ * said of a lease that has less than 1 s left, and of one that has ended and is about to be revoked. Negative: there is
+ * no such lease. timeout_ms 0: that of the client. */
+struct ptc_etcd_left {
+	int64_t left_s, ttl_s;
+};
+int ptc_etcd_lease_left(struct ptc_etcd *e, int64_t lease, int timeout_ms, struct ptc_etcd_left *ret_left,
+			struct ptc_error *err);
 /* revokes any lease, e.g. of a node that is known to be dead */
 int ptc_etcd_revoke(struct ptc_etcd *e, int64_t lease, struct ptc_error *err);
 

@@ -143,6 +143,25 @@ int ptc_etcd_lease_new(struct ptc_etcd *e, int ttl_s, void (*on_lost)(void *arg)
 	return 0;
 }
 
+int ptc_etcd_lease_left(struct ptc_etcd *e, int64_t lease, int timeout_ms, struct ptc_etcd_left *ret_left,
+			struct ptc_error *err)
+{
+	Ptc__Etcd__LeaseTimeToLiveRequest req = PTC__ETCD__LEASE_TIME_TO_LIVE_REQUEST__INIT;
+	const Ptc__Etcd__LeaseTimeToLiveResponse *r;
+	ProtobufCMessage *reply;
+	int rc;
+
+	req.id = lease;
+	rc = ptc_etcd_call(e, PTC_ETCD_REPEATABLE, "/etcdserverpb.Lease/LeaseTimeToLive", &req.base,
+			   &ptc__etcd__lease_time_to_live_response__descriptor, timeout_ms, &reply, err);
+	if (rc)
+		return rc;
+	r = (const Ptc__Etcd__LeaseTimeToLiveResponse *)reply;
+	*ret_left = (struct ptc_etcd_left){ r->ttl, r->grantedttl };
+	ptc_pb_free(reply);
+	return 0;
+}
+
 int64_t ptc_etcd_lease_id(const struct ptc_etcd_lease *l)
 {
 	return l->id;

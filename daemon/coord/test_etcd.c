@@ -469,6 +469,30 @@ static void a_revoked_lease_is_noticed(void **state)
 	ptc_etcd_lease_free(l, true);
 }
 
+/* What it says is what lease_end.h counts on: whole seconds, and 0 up to the revocation. */
+static void what_a_lease_has_left(void **state)
+{
+	struct ptc_etcd_left left;
+	struct ptc_etcd_lease *l = NULL;
+	int64_t id;
+	bool any_zero = false;
+
+	(void)state;
+	OK(ptc_etcd_lease_new(fx.e, 3, NULL, NULL, &l, &ok_err));
+	id = ptc_etcd_lease_id(l);
+	OK(ptc_etcd_lease_left(fx.e, id, 0, &left, &ok_err));
+	assert_int_equal(left.ttl_s, 3);
+	assert_in_range(left.left_s, 1, 3);
+	ptc_etcd_lease_free(l, false); /* nobody keeps it alive */
+	do {
+		OK(ptc_etcd_lease_left(fx.e, id, 0, &left, &ok_err));
+		any_zero |= left.left_s == 0;
+	} while (left.left_s >= 0);
+	assert_true(any_zero);
+	OK(ptc_etcd_lease_left(fx.e, 12345, 0, &left, &ok_err)); /* there never was such a lease */
+	assert_true(left.left_s < 0);
+}
+
 static void a_silent_etcd_loses_the_lease(void **state)
 {
 	struct ptc_etcd_lease *l = NULL;
@@ -1294,6 +1318,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(out_of_memory_is_an_error),
 		cmocka_unit_test(leases_live_and_end),
 		cmocka_unit_test(a_revoked_lease_is_noticed),
+		cmocka_unit_test(what_a_lease_has_left),
 		cmocka_unit_test(a_silent_etcd_loses_the_lease),
 		cmocka_unit_test(a_watch_lists_then_follows),
 		cmocka_unit_test(a_compacted_watch_lists_again),

@@ -79,8 +79,9 @@ struct ptc_specs *ptc_specs_free(struct ptc_specs *s);
 int ptc_specs_get(struct ptc_specs *s, const char *uuid, const char *hash, const struct ptc_job_desc **ret_desc,
 		  void **ret_ref, struct ptc_error *err);
 void ptc_specs_release(void *ref);
-/* The hash of the description's canonical JSON. Everywhere else, `hash` is that of the sealed description in etcd. */
-const char *ptc_specs_plain_hash(const void *ref);
+/* The hash of the description's canonical JSON, computed when it is first asked for. Everywhere else, `hash` is that of
+ * the sealed description in etcd. */
+int ptc_specs_plain_hash(void *ref, char ret_hash[PTC_HASH_HEX], struct ptc_error *err);
 /* Reads the canonical JSON itself; ptc_free *ret_json. Blocks; any thread but the loop. */
 int ptc_specs_read(const struct ptc_documents *docs, const char *uuid, const char *hash, char **ret_json,
 		   size_t *ret_len, struct ptc_error *err);

@@ -6,15 +6,18 @@
 
 #include "base/alloc.h"
 #include "base/cache/counted_cache.h"
+#include "base/check.h"
 #include "base/sys/fault.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 struct entry {
 	struct ptc_cached cached;
-	char plain_hash[PTC_HASH_HEX];
 	struct ptc_job_desc desc;
+	pthread_mutex_t lock;          /* of plain_hash */
+	char plain_hash[PTC_HASH_HEX]; /* "": nobody has asked for it */
 };
 
 struct ptc_specs {
@@ -28,6 +31,7 @@ static void drop(struct ptc_cached *cached)
 	struct entry *e = (struct entry *)cached;
 
 	ptc_job_desc_done(&e->desc);
+	pthread_mutex_destroy(&e->lock);
 	ptc_free(e);
 }
 
@@ -81,9 +85,9 @@ static int fetch(struct ptc_specs *s, const char *uuid, const char *hash, struct
 	if (rc)
 		return rc;
 	e = ptc_calloc(1, sizeof *e);
+	if (e)
+		ptc_require(!pthread_mutex_init(&e->lock, NULL));
 	rc = e ? ptc_job_from_json(json, len, &e->desc, err) : ptc_nomem(err);
-	if (rc == 0)
-		rc = ptc_job_hash(&e->desc, e->plain_hash, err);
 	ptc_free(json);
 	if (rc) {
 		if (e)
@@ -119,7 +123,16 @@ void ptc_specs_release(void *ref)
 	ptc_cached_unref(ref);
 }
 
-const char *ptc_specs_plain_hash(const void *ref)
+int ptc_specs_plain_hash(void *ref, char ret_hash[PTC_HASH_HEX], struct ptc_error *err)
 {
-	return ((const struct entry *)ref)->plain_hash;
+	struct entry *e = ref;
+	int rc = 0;
+
+	pthread_mutex_lock(&e->lock);
+	if (!e->plain_hash[0]) /* it writes all of the JSON again, and few nodes are asked */
+		rc = ptc_job_hash(&e->desc, e->plain_hash, err);
+	if (rc == 0)
+		memcpy(ret_hash, e->plain_hash, PTC_HASH_HEX);
+	pthread_mutex_unlock(&e->lock);
+	return rc;
 }

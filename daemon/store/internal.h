@@ -62,10 +62,12 @@ int64_t ptc_store_covered(const struct ptc_table *t, uint32_t item, const struct
 
 /* table.c */
 /* A new piece. alias: it lies over given chunks, and pos is relative to the first of them. Otherwise it gets a new
- * extent for its box `live`. */
+ * extent for its box `live`. Boxes are the caller's, because a table begins with as many additions as pieces. */
 struct addition {
-	struct ptc_piece p;
+	const struct ptc_box *live, *extent_box;
 	uint64_t pos;
+	uint32_t item;
+	uint32_t extent; /* set by append: the number of its extent */
 	bool alias;
 };
 int ptc_store_table_append(struct ptc_table *t, struct addition *v, size_t n, struct chunk *const *chunks,

@@ -313,20 +313,38 @@ static struct key note_key(const char *uuid, const char *name)
 	return k;
 }
 
+/* rec_put() without a buffer, because a note may have megabytes: it is written straight into the transaction's page. */
+static int note_put(MDB_txn *txn, MDB_dbi dbi, const struct key *k, const void *data, size_t len, struct ptc_error *err)
+{
+	uint8_t kb[KEY_MAX_BYTES], *p;
+	MDB_val kv = { k->len, kb }, v = { 1 + len + 8, NULL };
+	uint64_t sum;
+	int rc;
+
+	memcpy(kb, k->b, k->len);
+	rc = mdb_put(txn, dbi, &kv, &v, MDB_RESERVE);
+	if (rc)
+		return ptc_store_lmdb_error(err, rc, "cannot write to meta");
+	p = v.mv_data;
+	p[0] = RECORD_VERSION;
+	if (len)
+		memcpy(p + 1, data, len);
+	sum = ptc_checksum(p, 1 + len);
+	for (unsigned i = 0; i < 8; i++)
+		p[1 + len + i] = (uint8_t)(sum >> (8 * i));
+	return 0;
+}
+
 int ptc_store_rec_note_put(struct ptc_store *s, const char *uuid, const char *name, const void *data, size_t len,
 			   struct ptc_error *err)
 {
 	struct key k = note_key(uuid, name);
-	struct ptc_buf b = PTC_BUF_INIT;
 	MDB_txn *txn;
 	int rc = ptc_store_begin(s->meta, true, &txn, err);
 
 	if (rc)
 		return rc;
-	put_version(&b);
-	ptc_buf_append(&b, data, len);
-	rc = rec_put(txn, s->dbi, &k, &b, err);
-	ptc_buf_done(&b);
+	rc = note_put(txn, s->dbi, &k, data, len, err);
 	if (!rc)
 		return ptc_store_commit(txn, STORE_META, err);
 	mdb_txn_abort(txn);

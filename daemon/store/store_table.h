@@ -54,9 +54,11 @@ int ptc_table_extent_iov(struct ptc_table *t, uint32_t extent, int64_t off, int6
 /* Call this before all of an unfilled extent is written. It puts all missing pages into the page table at once, which
  * costs half as much as a fault for each. It is cheap if none is missing. */
 void ptc_table_extent_map(struct ptc_table *t, uint32_t extent);
-/* Call this before the process with that number (not 0) writes all of an unfilled extent. True: pages of the extent may
- * be missing in the process's page table. The store assumes from then on that they are there. */
-bool ptc_table_extent_fresh(struct ptc_table *t, uint32_t extent, uint64_t process);
+/* Call this before the process with that number writes all of an unfilled extent. True: pages of the extent may be
+ * missing in the process's page table. The store assumes from then on that they are there. 0: a process that has no
+ * page yet; nothing is assumed of it. *ret_there: the missing pages are on a tmpfs, and some process has written them
+ * before. */
+bool ptc_table_extent_fresh(struct ptc_table *t, uint32_t extent, uint64_t process, bool *ret_there);
 /* Says that bytes [off, off + len) of an unfilled extent are there and will not change. The store then makes the
  * checksums of the blocks that lie wholly in them; while the bytes are in the processor's cache this costs half as much
  * as later. The call is optional, and may be repeated with a longer range. An extent that ptc_table_reserve gives again

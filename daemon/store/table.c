@@ -204,10 +204,14 @@ static void add_locked(struct ptc_table *t, struct addition *v, size_t n, struct
 			t->chunks[i]->closed = true;
 	}
 	for (size_t i = 0; i < n; i++) {
-		v[i].p.extent = (uint32_t)t->n;
-		ptc_store_table_push(t, &v[i].p, v[i].pos, v[i].alias);
+		const struct ptc_piece p = { .item = v[i].item,
+					     .extent = v[i].extent = (uint32_t)t->n,
+					     .live = *v[i].live,
+					     .extent_box = *v[i].extent_box };
+
+		ptc_store_table_push(t, &p, v[i].pos, v[i].alias);
 		if (!v[i].alias)
-			occupy_locked(t, v[i].pos, ptc_box_volume(&v[i].p.live));
+			occupy_locked(t, v[i].pos, ptc_box_volume(v[i].live));
 	}
 }
 
@@ -241,7 +245,7 @@ static uint64_t lay_out(const struct ptc_table *t, struct addition *v, size_t n,
 
 	for (size_t i = 0; i < n; i++)
 		v[i].pos = v[i].alias ? v[i].pos + (uint64_t)t->nchunks * PTC_CHUNK_BYTES
-				      : ptc_store_place(&tail, &nchunks, ptc_box_volume(&v[i].p.live));
+				      : ptc_store_place(&tail, &nchunks, ptc_box_volume(v[i].live));
 	*ret_nchunks = nchunks;
 	return tail;
 }
@@ -297,7 +301,7 @@ int ptc_store_table_append(struct ptc_table *t, struct addition *v, size_t n, st
 
 	for (size_t i = 0; i < n; i++)
 		if (!v[i].alias)
-			most += (size_t)ptc_box_volume(&v[i].p.live) / PTC_CHUNK_BYTES + 2;
+			most += (size_t)ptc_box_volume(v[i].live) / PTC_CHUNK_BYTES + 2;
 	scratch = ptc_malloc(most * sizeof(struct chunk *));
 	if (!scratch)
 		return ptc_nomem(err);
@@ -353,13 +357,13 @@ static int reserve_new(struct ptc_table *t, const struct ptc_store_box *boxes, s
 		return ptc_nomem(err);
 	for (size_t i = 0; i < n; i++)
 		if (extents[i] == 0)
-			v[fresh++].p = (struct ptc_piece){ .item = boxes[i].item,
-							   .live = boxes[i].box,
-							   .extent_box = boxes[i].box };
+			v[fresh++] = (struct addition){ .item = boxes[i].item,
+							.live = &boxes[i].box,
+							.extent_box = &boxes[i].box };
 	if (fresh > 0)
 		rc = ptc_store_table_append(t, v, fresh, NULL, 0, err);
 	for (size_t i = 0, f = 0; i < n && !rc; i++)
-		extents[i] = extents[i] ? extents[i] - 1 : v[f++].p.extent;
+		extents[i] = extents[i] ? extents[i] - 1 : v[f++].extent;
 	ptc_free(v);
 	return rc;
 }
@@ -429,16 +433,27 @@ void ptc_table_extent_map(struct ptc_table *t, uint32_t extent)
 	pthread_rwlock_unlock(&t->lock);
 }
 
-bool ptc_table_extent_fresh(struct ptc_table *t, uint32_t extent, uint64_t process)
+static bool chunk_fresh(struct chunk *c, uint64_t process, bool *there)
+{
+	uint64_t had = process ? atomic_exchange(&c->mapped_by, process) : atomic_load(&c->mapped_by);
+
+	if (process && had == process)
+		return false;
+	*there = *there && (had || atomic_load(&c->mapped));
+	return true;
+}
+
+bool ptc_table_extent_fresh(struct ptc_table *t, uint32_t extent, uint64_t process, bool *ret_there)
 {
 	bool fresh = false;
 
+	*ret_there = t->job->volatile_fs;
 	pthread_rwlock_rdlock(&t->lock);
 	if (!t->sealed && extent < t->n) {
 		uint64_t pos = t->locs[extent].pos, end = pos + (uint64_t)ptc_box_volume(&t->pieces[extent].extent_box);
 
 		for (size_t c = ptc_store_chunk_of(pos); c <= ptc_store_chunk_of(end - 1); c++)
-			fresh |= atomic_exchange(&t->chunks[c]->mapped_by, process) != process;
+			fresh |= chunk_fresh(t->chunks[c], process, ret_there);
 	}
 	pthread_rwlock_unlock(&t->lock);
 	return fresh;

@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define BLOCK_BOXES 64
+
 /* Boxes by item, grown as needed. */
 struct list {
 	struct ptc_store_box *v;
@@ -31,6 +33,13 @@ struct cut {
 	bool alias;
 };
 
+/* Boxes that stay where they are, because additions point to them. */
+struct block {
+	struct block *next;
+	size_t n;
+	struct ptc_box v[BLOCK_BOXES];
+};
+
 struct work {
 	struct ptc_table *t, *src;
 	const bool *fresh; /* by item: src has nothing that is wanted; NULL: of none */
@@ -40,10 +49,11 @@ struct work {
 	int64_t *covered;        /* of each of rest: bytes that src has */
 	struct cut *cuts;
 	size_t ncuts, cuts_cap;
-	struct list copies, missing;
-	size_t nresumed; /* of missing: extents t has reserved already */
-	struct addition *add;
+	struct list missing;
+	size_t nresumed;      /* of missing: extents t has reserved already */
+	struct addition *add; /* their boxes are needs, those of src, or in blocks */
 	size_t nadd, add_cap;
+	struct block *blocks;
 	struct chunk **chunks; /* aliased */
 	size_t nchunks;
 	uint64_t *kept; /* of plan_simple: needed bytes of each chunk of src; NULL: build() has planned */
@@ -296,12 +306,11 @@ static void count_live(const struct ptc_table *t, const struct cut *c, uint64_t 
 
 /* A cut is referred to when, of what was ever put into the chunks it would keep, three quarters are still needed: so
  * what the store holds stays within 4/3 of what it must, and an extent is not copied for the sake of its two ends. */
-static bool worth_keeping(const struct ptc_table *src, const struct cut *c, const uint64_t *live)
+static bool worth_keeping(const struct ptc_table *src, size_t first, size_t last, const uint64_t *live)
 {
 	uint64_t needed = 0, used = 0;
-	size_t k, last;
 
-	for (chunks_of(src, c, &k, &last); k <= last; k++) {
+	for (size_t k = first; k <= last; k++) {
 		needed += live[k];
 		used += src->chunks[k]->used;
 	}
@@ -319,8 +328,12 @@ static int classify(struct work *w)
 		return PTC_ENOMEM;
 	for (size_t i = 0; i < w->ncuts; i++)
 		count_live(w->src, &w->cuts[i], live);
-	for (size_t i = 0; i < w->ncuts; i++)
-		w->cuts[i].alias = worth_keeping(w->src, &w->cuts[i], live);
+	for (size_t i = 0; i < w->ncuts; i++) {
+		size_t first, last;
+
+		chunks_of(w->src, &w->cuts[i], &first, &last);
+		w->cuts[i].alias = worth_keeping(w->src, first, last, live);
+	}
 	ptc_free(live);
 	return 0;
 }
@@ -355,26 +368,45 @@ static int merged_group(const struct work *w, size_t from, size_t to, struct ptc
 	return rc;
 }
 
-static int add(struct work *w, const struct ptc_piece *p, uint64_t pos, bool alias)
+/* NULL: no memory. */
+static const struct ptc_box *keep(struct work *w, const struct ptc_box *box)
 {
-	if (!PTC_ROOM(w->add, w->nadd ? w->nadd + 1 : w->ncuts, w->add_cap))
+	if (!w->blocks || w->blocks->n == BLOCK_BOXES) {
+		struct block *more = ptc_malloc(sizeof *more);
+
+		if (!more)
+			return NULL;
+		more->next = w->blocks;
+		more->n = 0;
+		w->blocks = more;
+	}
+	w->blocks->v[w->blocks->n] = *box;
+	return &w->blocks->v[w->blocks->n++];
+}
+
+/* most: about as many will there be. Boxes that keep() could not keep are NULL. */
+static int add(struct work *w, const struct addition *a, size_t most)
+{
+	if (!a->live || !a->extent_box || !PTC_ROOM(w->add, w->nadd ? w->nadd + 1 : most, w->add_cap))
 		return PTC_ENOMEM;
-	w->add[w->nadd++] = (struct addition){ *p, pos, alias };
+	w->add[w->nadd++] = *a;
 	return 0;
 }
 
 static int add_alias(struct work *w, uint32_t i, const struct ptc_boxes *live)
 {
-	for (size_t k = 0; k < live->n; k++) {
-		uint64_t pos = w->src->locs[i].pos;
-		struct ptc_piece p = w->src->pieces[i];
+	const struct ptc_piece *p = &w->src->pieces[i];
+	int rc = 0;
 
-		p.live = live->v[k];
-		p.extent_box = slab(&w->src->pieces[i].extent_box, &p.live, &pos);
-		if (add(w, &p, pos, true))
-			return PTC_ENOMEM;
+	for (size_t k = 0; k < live->n && !rc; k++) {
+		struct addition a = { .item = p->item, .pos = w->src->locs[i].pos, .alias = true };
+		const struct ptc_box extent_box = slab(&p->extent_box, &live->v[k], &a.pos);
+
+		a.live = keep(w, &live->v[k]);
+		a.extent_box = ptc_box_equal(&extent_box, &live->v[k]) ? a.live : keep(w, &extent_box);
+		rc = add(w, &a, w->ncuts);
 	}
-	return 0;
+	return rc;
 }
 
 static int add_copy(struct work *w, uint32_t item, const struct ptc_boxes *live)
@@ -385,12 +417,10 @@ static int add_copy(struct work *w, uint32_t item, const struct ptc_boxes *live)
 	for (size_t k = 0; k < live->n && !rc; k++)
 		rc = ptc_box_chop(&live->v[k], PTC_EXTENT_MAX_BYTES, &parts);
 	for (size_t k = 0; k < parts.n && !rc; k++) {
-		struct ptc_piece p = { .item = item, .live = parts.v[k], .extent_box = parts.v[k] };
+		const struct ptc_box *box = keep(w, &parts.v[k]);
 
-		rc = add(w, &p, 0, false);
+		rc = add(w, &(const struct addition){ .item = item, .live = box, .extent_box = box }, w->ncuts);
 	}
-	if (!rc)
-		rc = push(&w->copies, item, parts.v, parts.n);
 	ptc_boxes_done(&parts);
 	return rc;
 }
@@ -468,21 +498,22 @@ static bool simple_cut(struct work *w, size_t need, uint32_t i, uint64_t *next, 
 	} else if (!ptc_box_contains(&p->live, box)) {
 		if (!ptc_box_intersect(&p->live, box, &common))
 			return true;
-		box = &common;
+		box = keep(w, &common);
 	}
 	if (pos < *next)
 		return false;
 	*next = pos + 1;
-	if (!one_run(&p->extent_box, box, &pos))
+	if (box && !one_run(&p->extent_box, box, &pos))
 		return false;
+	*rc = add(w,
+		  &(const struct addition){
+			  .item = p->item, .live = box, .extent_box = box, .pos = pos, .alias = true },
+		  w->rest.n - need);
+	if (*rc)
+		return true;
 	bytes = ptc_box_volume(box);
 	w->covered[need] += bytes;
 	count_run(pos, pos + (uint64_t)bytes, w->kept);
-	if (!w->dry_run && !PTC_ROOM(w->add, w->nadd ? w->nadd + 1 : w->rest.n - need, w->add_cap))
-		*rc = PTC_ENOMEM;
-	else if (!w->dry_run)
-		w->add[w->nadd++] =
-			(struct addition){ { .item = p->item, .live = *box, .extent_box = *box }, pos, true };
 	return true;
 }
 
@@ -502,14 +533,59 @@ static bool simple_need(struct work *w, size_t need, uint64_t *next, int *rc)
 static bool all_worth_keeping(const struct work *w)
 {
 	for (size_t k = 0; k < w->src->nchunks; k++)
-		if (w->kept[k] && w->kept[k] * 4 < (uint64_t)w->src->chunks[k]->used * 3)
+		if (w->kept[k] && !worth_keeping(w->src, k, k, w->kept))
 			return false;
 	return true;
 }
 
-/* The table is new, and each need is one run of an extent. These extents lie in the order of the needs, and their
- * chunks are all worth keeping. So the references follow from the needs, without a list of cuts. False: it is not so
- * simple, and nothing has been planned. */
+/* Whether addition i, a reference, has to become a copy; *ret_whole: it can, as it is. */
+static bool becomes_copy(const struct work *w, size_t i, bool *ret_whole)
+{
+	const struct addition *a = &w->add[i];
+	const int64_t bytes = ptc_box_volume(a->live);
+
+	if (worth_keeping(w->src, ptc_store_chunk_of(a->pos), ptc_store_chunk_of(a->pos + (uint64_t)bytes - 1),
+			  w->kept))
+		return false;
+	*ret_whole = bytes <= PTC_EXTENT_MAX_BYTES && (i == 0 || a[-1].item != a->item) &&
+		     (i + 1 == w->nadd || a[1].item != a->item);
+	return true;
+}
+
+/* Makes copies of the references that are not worth their chunks, and puts them behind the others, as build() does.
+ * False: one of them has to be cut, or joined with another of its item. */
+static bool simple_copies(struct work *w, int *rc)
+{
+	struct addition *v = ptc_reallocarray(NULL, w->nadd + 1, sizeof *v);
+	size_t ncopies = 0, n = 0;
+	bool whole = true;
+
+	if (!v) {
+		*rc = PTC_ENOMEM;
+		return true;
+	}
+	for (size_t i = 0; whole && i < w->nadd; i++) {
+		if (!becomes_copy(w, i, &whole)) {
+			w->add[n++] = w->add[i];
+			continue;
+		}
+		v[ncopies] = w->add[i];
+		v[ncopies].pos = 0;
+		v[ncopies++].alias = false;
+	}
+	if (whole && ncopies)
+		memcpy(w->add + n, v, ncopies * sizeof *v);
+	ptc_free(v);
+	if (whole) { /* map_chunks() looks for those of references */
+		ptc_free(w->kept);
+		w->kept = NULL;
+	}
+	return whole;
+}
+
+/* The table is new, and each need is one run of an extent. These extents lie in the order of the needs. So the
+ * references and copies follow from the needs, without a list of cuts. False: it is not so simple, and nothing has been
+ * planned. */
 static bool plan_simple(struct work *w, int *rc)
 {
 	uint64_t next = 0;
@@ -523,7 +599,8 @@ static bool plan_simple(struct work *w, int *rc)
 		*rc = PTC_ENOMEM;
 	for (size_t k = 0; simple && !*rc && k < w->rest.n; k++)
 		simple = simple_need(w, k, &next, rc);
-	simple = simple && !*rc && all_worth_keeping(w);
+	if (simple && !*rc && !all_worth_keeping(w))
+		simple = simple_copies(w, rc);
 	if (simple || *rc)
 		return true;
 	ptc_free(w->covered);
@@ -551,7 +628,7 @@ static int map_chunks(struct work *w)
 	for (size_t k = 0; w->kept && k < src->nchunks; k++)
 		to[k] = w->kept[k] > 0;
 	for (size_t i = 0; !w->kept && i < w->nadd; i++) {
-		uint64_t pos = w->add[i].pos, end = pos + (uint64_t)ptc_box_volume(&w->add[i].p.extent_box);
+		uint64_t pos = w->add[i].pos, end = pos + (uint64_t)ptc_box_volume(w->add[i].extent_box);
 
 		for (size_t k = ptc_store_chunk_of(pos); w->add[i].alias && k <= ptc_store_chunk_of(end - 1); k++)
 			to[k] = 1;
@@ -641,8 +718,9 @@ static int64_t new_bytes(const struct work *w)
 	uint64_t tail = 0;
 	size_t nchunks = 0;
 
-	for (size_t i = 0; i < w->copies.n; i++)
-		ptc_store_place(&tail, &nchunks, ptc_box_volume(&w->copies.v[i].box));
+	for (size_t i = 0; i < w->nadd; i++)
+		if (!w->add[i].alias)
+			ptc_store_place(&tail, &nchunks, ptc_box_volume(w->add[i].live));
 	for (size_t i = w->nresumed; i < w->missing.n; i++)
 		ptc_store_place(&tail, &nchunks, ptc_box_volume(&w->missing.v[i].box));
 	return (int64_t)nchunks * PTC_CHUNK_BYTES;
@@ -713,10 +791,13 @@ static void work_done(struct work *w)
 	ptc_free(w->covered);
 	ptc_free(w->kept);
 	ptc_free(w->cuts);
-	ptc_free(w->copies.v);
 	ptc_free(w->missing.v);
 	ptc_free(w->add);
 	ptc_free(w->chunks);
+	for (struct block *b = w->blocks, *next; b; b = next) {
+		next = b->next;
+		ptc_free(b);
+	}
 }
 
 int ptc_table_derive(struct ptc_table *t, struct ptc_table *src, const bool *fresh, const struct ptc_store_box *needs,

@@ -1254,6 +1254,42 @@ static void warm_memory_is_used_next(void **state)
 	place_remove(&p);
 }
 
+/* Which pages another process has to map, and whether they are there. */
+static void pages_of_another_process(void **state)
+{
+	struct ptc_table_key k = key_of(JOB_A, 1, 1);
+	struct ptc_store_box boxes[] = { { 0, BOX1(0, 3 * (int64_t)MIB) },
+					 { 0, BOX1(3 * (int64_t)MIB, 8 * (int64_t)MIB) } };
+	const bool tmpfs = strcmp(fast_base(), "/dev/shm") == 0;
+	struct ptc_table *t;
+	struct ptc_store *s;
+	uint32_t warm, cold;
+	struct place p;
+	bool there;
+
+	(void)state;
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	ok(ptc_store_warm(s, JOB_A, 4 * MIB, err));
+	ok(ptc_table_begin(s, &k, &t, err));
+	ok(ptc_table_reserve(t, &boxes[0], 1, &warm, err));
+	ok(ptc_table_reserve(t, &boxes[1], 1, &cold, err));
+	assert_true(ptc_table_extent_fresh(t, warm, 0, &there)); /* nothing is noted of it */
+	assert_int_equal(there, tmpfs);
+	assert_true(ptc_table_extent_fresh(t, warm, 7, &there));
+	assert_int_equal(there, tmpfs);
+	assert_false(ptc_table_extent_fresh(t, warm, 7, &there));
+	assert_true(ptc_table_extent_fresh(t, cold, 7, &there));
+	assert_false(there); /* nobody has written all of them */
+	assert_false(ptc_table_extent_fresh(t, cold, 7, &there));
+	assert_true(ptc_table_extent_fresh(t, cold, 8, &there));
+	assert_int_equal(there, tmpfs); /* 7 has */
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	place_remove(&p);
+}
+
 /* Memory that is not the store's own is taken off the ceiling; chunks have the first right to it. */
 static void other_memory_counts(void **state)
 {
@@ -1528,6 +1564,7 @@ int main(void)
 		cmocka_unit_test(threads_fill_and_read),
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(warm_memory_is_used_next),
+		cmocka_unit_test(pages_of_another_process),
 		cmocka_unit_test(other_memory_counts),
 		cmocka_unit_test(huge_pages_change_nothing),
 		cmocka_unit_test(a_full_map_loses_nothing),

@@ -675,7 +675,7 @@ static int slot_io(const struct ptc_slot_view *v, const struct iovec *remote, si
 		memcpy(at, local[i].iov_base, local[i].iov_len);
 	}
 	rc = ptc_slot_copy(v, writing ? PTC_COPY_WRITE : PTC_COPY_READ, &r.copying, remote, nremote, in, nlocal,
-			   !writing, err);
+			   writing ? PTC_PAGES_MAPPED : PTC_PAGES_NEW, err);
 	for (size_t i = 0; i < nlocal; i++)
 		memcpy(local[i].iov_base, in[i].iov_base, local[i].iov_len);
 	room_close(&r, v);
@@ -1063,6 +1063,31 @@ static void test_life_ahead(void **state)
 	assert_int_equal(ptc_workers_start_step(t.w, &a->desc.key, 1, &err), PTC_ENOTFOUND);
 	assert_int_equal(ptc_workers_start_step(t.w, &b->desc.key, UINT64_MAX, &err), PTC_EINVAL);
 	assert_int_equal(t.nevents, 0);
+}
+
+/* Ranks that go on from a step are to stop before they have come to their first boundary: that is where they stop. */
+static void test_stop_before_first_boundary(void **state)
+{
+	struct group *a = group(2, 1, PTC_MODE_RESTART, "", NULL), *b = group(2, 2, PTC_MODE_RESTART, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint64_t at, step;
+	struct state s;
+	bool passed;
+
+	(void)state;
+	start_generation(a, NULL, 0);
+	at = stop(a, 5);
+	read_state(a, PTC_SLOT_STOPPED, &s);
+	end(a);
+	ok(ptc_workers_start(t.w, &b->desc, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &b->desc, at, true, rank_states(&b->desc, &s, at), WAIT, &err), &err);
+	ok(ptc_workers_arm(t.w, &b->desc.key, 0, &passed, &step, &err), &err);
+	assert_true(passed);
+	assert_int_equal(step, at - 1);
+	go(b, &s, at);
+	assert_int_equal(stop(b, step + 1), at);
+	read_state(b, PTC_SLOT_STOPPED, &s);
+	check_state(&s, at);
 }
 
 /* A stop at which the state of one rank cannot be taken moves on for all, by as many boundaries as it takes. */
@@ -1881,7 +1906,7 @@ static void check_held(struct group *g, bool ended)
 						 &(struct iovec){
 							 (void *)(uintptr_t)slots[i].tensors[k].regions[0].address,
 							 sizeof *s },
-						 1, &here, 1, true, &err),
+						 1, &here, 1, PTC_PAGES_NEW, &err),
 				   &err);
 		assert_true(*s == 7 + (double)slots[i].step); /* as rank_build and rank_update have it */
 		for (size_t k = 0; k < slots[i].nblobs; k++)
@@ -2675,7 +2700,7 @@ static void test_memory_flickers(void **state)
 	room_open(&r, &v[0], 8);
 	here = (struct iovec){ r.map, 8 };
 	for (int i = 0; i < 100000 && (i < 1000 || !done || !refused); i++) {
-		int rc = ptc_slot_copy(&v[0], PTC_COPY_READ, &r.copying, &there, 1, &here, 1, false, &err);
+		int rc = ptc_slot_copy(&v[0], PTC_COPY_READ, &r.copying, &there, 1, &here, 1, PTC_PAGES_MAPPED, &err);
 
 		assert_true(rc == 0 || rc == PTC_ESTATE);
 		done += rc == 0;
@@ -2802,18 +2827,20 @@ static void test_memory_hangs(void **state)
 	(void)state;
 	if (!hang_begin(&h))
 		skip();
-	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1, false, &err),
+	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1,
+				       PTC_PAGES_MAPPED, &err),
 			 PTC_ESTATE);
 	assert_non_null(strstr(err.text, "tensor \"p\" of rank 0 (pid "));
 	assert_non_null(strstr(err.text, "has not answered for 0.3 s"));
-	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1, false, &err),
+	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1,
+				       PTC_PAGES_MAPPED, &err),
 			 PTC_ESTATE);
 	assert_non_null(strstr(err.text, "still hangs"));
 	assert_true(says("\"hangs_s\":"));
 	assert_true(has_event(PTC_WORKER_EVENT_HANGS, &event));
 	assert_non_null(strstr(event.text, "rank 0 (pid "));
 	there = page_of(&h.v[1]);
-	ok(ptc_slot_copy(&h.v[1], PTC_COPY_READ, &h.room.copying, &there, 1, &h.here, 1, false, &err), &err);
+	ok(ptc_slot_copy(&h.v[1], PTC_COPY_READ, &h.room.copying, &there, 1, &h.here, 1, PTC_PAGES_MAPPED, &err), &err);
 	hang_end(&h);
 	end(h.g);
 	assert_false(atomic_load(&let_go));
@@ -2872,10 +2899,12 @@ static void test_memory_hangs_and_ptcd_ends(void **state)
 	if (!hang_begin(&h))
 		skip();
 	h.room.copying.wait = &wait;
-	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1, false, &err),
+	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1,
+				       PTC_PAGES_MAPPED, &err),
 			 PTC_ECANCELED);
 	h.room.copying.wait = NULL;
-	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1, false, &err),
+	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1,
+				       PTC_PAGES_MAPPED, &err),
 			 PTC_ESTATE);
 	hang_end(&h);
 	assert_false(atomic_load(&let_go));
@@ -2913,6 +2942,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_life_devices, setup_devices, teardown),
 	cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_life_ahead, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_stop_before_first_boundary, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_life_later, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_life_slow_exit, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_copied, setup, teardown),

@@ -30,10 +30,23 @@ static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };
 static const char *const files_keys[] = { "group", "carry" };
 static const char *const domains[] = { "node", "rack" }, *const changes[] = { "event", "replan" };
+static const char *const copied[] = { "snapshot", "step" };
+
+#define COPIES_BUDGET 10 /* percent */
+
+static void put_budget(struct ptc_buf *b, const void *copies)
+{
+	const struct ptc_job_copies *c = copies;
+
+	if (c->steps && c->budget != COPIES_BUDGET)
+		ptc_buf_printf(b, ",\"budget\":\"%u%%\"", c->budget);
+}
 
 static const struct ptc_doc_row copies_rows[] = {
 	PTC_DOC_FIELD(struct ptc_job_copies, "count", count, COUNT, .min = 1, .max = PTC_JOB_MAX_COPIES, .fallback = 1),
 	PTC_DOC_FIELD(struct ptc_job_copies, "across", racks, WORD, .max = 1, .words = domains),
+	PTC_DOC_FIELD(struct ptc_job_copies, "every", steps, WORD, .max = 1, .words = copied),
+	{ .key = "budget", .kind = PTC_DOC_OTHER, .put = put_budget },
 };
 static const struct ptc_doc_table copies_table = PTC_DOC_TABLE(copies_rows);
 
@@ -430,6 +443,54 @@ static int decode_archive(struct ptc_job_decoder *d, const struct ptc_doc_node *
 	return rc ? rc : decode_archive_dir(d, node, a);
 }
 
+/* As in "5%". */
+static int decode_budget(struct ptc_job_decoder *d, const struct ptc_doc_node *node, uint8_t *ret)
+{
+	const char *text = NULL;
+	unsigned percent = 0;
+	int rc = ptc_doc_text(d->doc, node, "budget", &text, d->err);
+
+	if (rc)
+		return rc;
+	for (; *text >= '0' && *text <= '9' && percent <= 100; text++)
+		percent = percent * 10 + (unsigned)(*text - '0');
+	if (percent < 1 || percent > 100 || strcmp(text, "%") != 0)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "budget of copies is a share of the time from 1%% to 100%%, such as 5%%");
+	*ret = (uint8_t)percent;
+	return 0;
+}
+
+/* What the table cannot say of the copies. With every: step a snapshot may be due at each step. */
+static int decode_copies(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	const struct ptc_doc_node *every = ptc_doc_get(node, "every"), *budget = ptc_doc_get(node, "budget");
+	struct ptc_job_copies *c = &d->job->copies;
+
+	c->racks = c->racks && c->count > 1;
+	c->budget = c->steps ? COPIES_BUDGET : 0;
+	if (!ptc_doc_get(node, "count"))
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "copies has no \"count\": write on how many nodes each region should be");
+	if (budget && !c->steps)
+		return ptc_doc_error(d->doc, budget, d->err, PTC_EINVAL,
+				     "budget of copies goes with every: step; other snapshots come as "
+				     "snapshot_every says");
+	if (!c->steps)
+		return 0;
+	if (!d->job->has_run)
+		return ptc_doc_error(d->doc, every, d->err, PTC_EINVAL,
+				     "every: step of copies is for jobs with \"run\": others have no steps");
+	if (c->count < 2)
+		return ptc_doc_error(d->doc, every, d->err, PTC_EINVAL,
+				     "every: step of copies needs a count of 2 or more");
+	if (d->job->snapshot_every > 1)
+		return ptc_doc_error(d->doc, every, d->err, PTC_EINVAL,
+				     "every: step of copies says when snapshots are due: leave out snapshot_every");
+	d->job->snapshot_every = 1;
+	return budget ? decode_budget(d, budget, &c->budget) : 0;
+}
+
 /* The keys of ptc_job_last_table, and what the table cannot say of them. */
 static int decode_last(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
@@ -443,10 +504,8 @@ static int decode_last(struct ptc_job_decoder *d, const struct ptc_doc_node *roo
 	if (!rc && job->replan_on_links && !job->model)
 		rc = ptc_doc_error(d->doc, ptc_doc_get(root, "on_link_change"), d->err, PTC_EINVAL,
 				   "on_link_change: replan needs a model:, from which the planner predicts steps");
-	if (!rc && copies && !ptc_doc_get(copies, "count"))
-		rc = ptc_doc_error(d->doc, copies, d->err, PTC_EINVAL,
-				   "copies has no \"count\": write on how many nodes each region should be");
-	job->copies.racks = job->copies.racks && job->copies.count > 1;
+	if (!rc && copies)
+		rc = decode_copies(d, copies);
 	if (!rc && keep && !job->has_run)
 		rc = ptc_doc_error(d->doc, keep, d->err, PTC_EINVAL,
 				   "keep is for jobs with \"run\": the state of others does not change");

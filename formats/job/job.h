@@ -141,9 +141,9 @@ struct ptc_job_desc {
 	struct ptc_job_files files;
 	char *model, *space; /* JSON for planner/io; NULL: not described */
 	struct ptc_job_copies {
-		/* failure domains that have each region of a snapshot; 1: only what the layout gives */
-		uint32_t count;
-		bool racks; /* a domain is a rack, if nodes name one; otherwise a node */
+		uint32_t count;    /* failure domains that have each region of a snapshot; 1: as the layout gives */
+		bool racks, steps; /* a domain is a rack, if nodes name one; a snapshot is due at each step */
+		uint8_t budget;    /* of `steps`: percent of the time that snapshots may stop ranks */
 	} copies;
 	/* snapshots that stay readable beside the committed one (docs/job.md) */
 	struct ptc_job_keep {

@@ -761,6 +761,8 @@ static void test_planning(void **state)
 /* On how many nodes everything is kept: nothing said is one, and one is nothing said. */
 static void test_copies(void **state)
 {
+	static const char *const shares[] = { "5", "0%", "101%", "1000%", "5%%", "5 %", "-5%", "'%'", "half", "5.5%" };
+	char yaml[256];
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_job_desc job = { 0 }, again = { 0 };
 
@@ -775,6 +777,27 @@ static void test_copies(void **state)
 	assert_int_equal(decode(HEAD "rules: [{match: '*'}]\n", &again, &err), 0);
 	assert_int_equal(again.copies.count, 1);
 	ptc_job_desc_done(&again);
+	canonical(LIVE "copies: {count: 2, every: step}\n",
+		  "{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"},"
+		  "\"snapshot_every\":1,\"copies\":{\"count\":2,\"every\":\"step\"}}");
+	canonical(LIVE "snapshot_every: 1\ncopies: {budget: 100%, count: 2, every: step}\n",
+		  "{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"},"
+		  "\"snapshot_every\":1,\"copies\":{\"count\":2,\"every\":\"step\",\"budget\":\"100%\"}}");
+	assert_int_equal(decode(LIVE "copies: {count: 2, every: step}\n", &job, &err), 0);
+	assert_true(job.copies.steps);
+	assert_int_equal(job.copies.budget, 10);
+	ptc_job_desc_done(&job);
+	same_hash(LIVE "copies: {count: 2, every: step, budget: 10%}\n", LIVE "copies: {count: 2, every: step}\n");
+	same_hash(LIVE "copies: {count: 2, every: snapshot}\n", LIVE "copies: {count: 2}\n");
+	refuse(LIVE "copies: {count: 2, budget: 5%}\n", PTC_EINVAL, "goes with every: step");
+	refuse(LIVE "copies: {count: 1, every: step}\n", PTC_EINVAL, "needs a count of 2 or more");
+	refuse(LIVE "copies: {count: 2, every: step}\nsnapshot_every: 2\n", PTC_EINVAL, "leave out snapshot_every");
+	refuse(HEAD "rules: [{match: '*'}]\ncopies: {count: 2, every: step}\n", PTC_EINVAL, "for jobs with \"run\"");
+	refuse(LIVE "copies: {count: 2, every: steps}\n", PTC_EINVAL, "every");
+	for (size_t i = 0; i < PTC_ARRAY_LEN(shares); i++) {
+		snprintf(yaml, sizeof yaml, LIVE "copies: {count: 2, every: step, budget: %s}\n", shares[i]);
+		refuse(yaml, PTC_EINVAL, "from 1% to 100%");
+	}
 	refuse(HEAD "rules: [{match: '*'}]\ncopies: 2\n", PTC_EINVAL, "job.yaml:8: copies is not a map");
 	refuse(HEAD "rules: [{match: '*'}]\ncopies: {across: rack}\n", PTC_EINVAL, "copies has no \"count\"");
 	refuse(HEAD "rules: [{match: '*'}]\ncopies: {count: 0}\n", PTC_EINVAL, "job.yaml:8: count");

@@ -444,15 +444,21 @@ static bool is_short(const struct ptc_fs *fs, const struct fuse_buf *buf)
 	       h.opcode == FUSE_BATCH_FORGET || h.opcode == FUSE_GETATTR;
 }
 
-/* The next request, taken by whoever has the turn. False: the end. It waits in read: to wait in poll first, for a
- * second descriptor too, took a tenth more for a small file. */
-static bool take(struct ptc_fs *fs, struct fuse_buf *buf)
+/* The next request, taken by whoever has the turn. False: the end. It sleeps in read: to sleep in poll, for a second
+ * descriptor too, took a tenth more for a small file. */
+static bool take(struct ptc_fs *fs, struct fuse_buf *buf, bool *ret_brief)
 {
+	int64_t began_ns = ptc_sys_now_ns();
 	int n = -EINTR;
 
+	fs_eager_wait(&fs->eager, fs->fd, began_ns);
 	while ((n == -EINTR || n == -EAGAIN) && !fuse_session_exited(fs->se) && !atomic_load(&fs->told_to_stop))
 		n = fuse_session_receive_buf(fs->se, buf);
-	return n > 0; /* 0 and -ENODEV: unmounted */
+	if (n <= 0)
+		return false; /* 0 and -ENODEV: unmounted */
+	*ret_brief = is_short(fs, buf);
+	fs_eager_came(&fs->eager, ptc_sys_now_ns() - began_ns, *ret_brief);
+	return true;
 }
 
 /* Counted while it may wait in read, so that it is woken at the end. */
@@ -478,15 +484,14 @@ static void *take_main(void *arg)
 	struct ptc_fs *fs = arg;
 	struct fuse_buf buf = { 0 };
 	sigset_t wake;
+	bool brief;
 
 	sigemptyset(&wake);
 	sigaddset(&wake, WAKE_SIGNAL);
 	pthread_sigmask(SIG_UNBLOCK, &wake, NULL);
 	taking(fs, true);
 	pthread_mutex_lock(&fs->turn);
-	while (take(fs, &buf)) {
-		bool brief = is_short(fs, &buf);
-
+	while (take(fs, &buf, &brief)) {
 		if (!brief)
 			pthread_mutex_unlock(&fs->turn);
 		fuse_session_process_buf(fs->se, &buf);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "fusefs/backing/passthrough.h"
+#include "fusefs/eager/eager.h"
 #include "fusefs/mount/mountpoint.h"
 #include "fusefs/serve/requests.h"
 
@@ -21,7 +22,8 @@ struct ptc_fs {
 	struct fs_pass pass;
 	struct fs_backings *backings; /* NULL: the kernel cannot use them, or none are wanted */
 	struct fs_op *opening;        /* opens that wait for a backing file, by `queued` */
-	pthread_mutex_t turn;         /* its holder waits for requests */
+	pthread_mutex_t turn;         /* its holder waits for requests, and uses `eager` */
+	struct fs_eager eager;
 	int64_t start_s;
 	atomic_bool stopping;
 	pthread_mutex_t lock;

@@ -11,10 +11,8 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/number/digest.h"
 #include "base/number/search.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -254,48 +252,4 @@ int64_t ptc_plan_time_ns(const struct ptc_plan *p, const struct ptc_rates *rates
 		most = PTC_MAX(most, duration(p->within_bytes[n], rates->within));
 	}
 	return most;
-}
-/* Hash of the hashes of the moves, so that no memory is needed and no padding byte or byte order gets in. */
-/* " 17", as printf writes it, at text. Returns how long it is. */
-static size_t put_number(char *text, char before, int64_t v)
-{
-	char digits[20];
-	uint64_t left = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-	size_t n = 0, len = 0;
-
-	do
-		digits[n++] = (char)('0' + left % 10);
-	while ((left /= 10));
-	text[len++] = before;
-	if (v < 0)
-		text[len++] = '-';
-	while (n)
-		text[len++] = digits[--n];
-	return len;
-}
-
-void ptc_plan_hash(const struct ptc_plan *p, char ret_hex[33])
-{
-	char text[33 + 24 * (5 + 2 * PTC_MAX_DIMS + 4)];
-	size_t n;
-
-	memset(ret_hex, '0', 32);
-	ret_hex[32] = '\0';
-	for (size_t i = 0; i < p->nmoves; i++) {
-		const struct ptc_move *m = &p->moves[i];
-		const uint32_t v[] = { m->item, m->src_node, m->dst_node, m->src_rank, m->dst_rank };
-
-		memcpy(text, ret_hex, 32);
-		n = 32;
-		for (size_t k = 0; k < PTC_ARRAY_LEN(v); k++)
-			n += put_number(text + n, ' ', v[k]);
-		for (uint32_t d = 0; d < m->box.ndim; d++) {
-			n += put_number(text + n, ' ', m->box.off[d]);
-			n += put_number(text + n, '+', m->box.ext[d]);
-		}
-		ptc_content_hash(text, n, ret_hex);
-	}
-	n = (size_t)snprintf(text, sizeof text, "%s v1 %zu %lld %lld", ret_hex, p->nmoves, (long long)p->in_place,
-			     (long long)p->between_nodes);
-	ptc_content_hash(text, n, ret_hex);
 }

@@ -93,3 +93,8 @@ int ptc_plan_into(const struct ptc_layout *from, const struct ptc_allocation *fr
 		  struct ptc_plan **ret_plan, struct ptc_error *err);
 struct ptc_plan *ptc_plan_free(struct ptc_plan *p);
 void ptc_plan_hash(const struct ptc_plan *p, char ret_hex[33]);
+/* The hash of the plan that ptc_plan_new makes, without a list of its moves: 24 bytes for each move, and again as many
+ * while they are sorted. */
+int ptc_plan_hash_of(const struct ptc_layout *from, const struct ptc_allocation *from_alloc,
+		     const struct ptc_layout *to, const struct ptc_allocation *to_alloc, uint32_t nnodes,
+		     const bool *usable, char ret_hex[33], struct ptc_error *err);

@@ -229,6 +229,24 @@ static bool every_part_counts(const struct ptc_layout *l, uint32_t item)
 	return false;
 }
 
+/* Whether the item is cut as the same field of the tensor before it is. Mostly many tensors in a row are alike. */
+static bool cut_as_before(const struct ptc_layout *l, uint32_t item)
+{
+	const uint32_t fields = 1 + (uint32_t)l->spec->nfields, before = item - fields;
+	const struct ptc_tensor *a, *b;
+	struct ptc_regions_key x, y;
+
+	if (item < fields || ptc_item_dtype(l->spec, item) != ptc_item_dtype(l->spec, before))
+		return false;
+	a = ptc_layout_tensor(l, before);
+	b = ptc_layout_tensor(l, item);
+	if (a->ndim != b->ndim || memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape) != 0)
+		return false;
+	ptc_regions_key(l, before, &x);
+	ptc_regions_key(l, item, &y);
+	return x.rule == y.rule && x.form == y.form;
+}
+
 /* So that no rank's regions can fail later but for memory and limits. */
 static int check_items(const struct ptc_layout *l, struct ptc_error *err)
 {
@@ -238,6 +256,8 @@ static int check_items(const struct ptc_layout *l, struct ptc_error *err)
 	for (uint32_t item = 0; item < l->nitems && !rc; item++) {
 		uint32_t n = every_part_counts(l, item) ? ptc_regions_nparts(l, item) : 1;
 
+		if (cut_as_before(l, item))
+			continue;
 		for (uint32_t part = 0; part < n && !rc; part++)
 			rc = ptc_cutter_part(&b, item, part);
 	}

@@ -207,7 +207,7 @@ int ptc_rule_fits(const struct ptc_spec *s, size_t item, const struct ptc_rule *
 	int64_t layer = -1, expert = -1;
 	int rc = 0;
 
-	if (r)
+	if (r && fits_splits(t, r, t->name, NULL)) /* few fail: a name is made for these only */
 		rc = fits_splits(t, r, ptc_item_name(s, item, name, sizeof name), err);
 	if (!rc && r && r->place == PTC_PLACE_LAYER) {
 		layer = 0;

@@ -5,7 +5,7 @@
  *
  * Between accept and the end, schedule.c gives it a thread whenever it has something to do. A thread waits here for a
  * moment (LINGER_MS), because most things come immediately. Then the call waits without a thread, and _look finds out
- * when to go on. Only a handler that is not brief keeps its thread while it receives and sends.
+ * when to go on. Only a handler or step that is not brief keeps its thread while it receives and sends.
  *
  * Happy path: the caller's identity and the method are looked up, the handler runs, its status goes out, and the call
  * is taken apart.
@@ -410,7 +410,7 @@ void ptc_rpc_call_begin(struct ptc_rpc_call *call)
 
 void ptc_rpc_call_follow(struct ptc_rpc_call *call, int ms, ptc_rpc_step_fn step, void *arg, void (*release)(void *arg))
 {
-	ptc_require(call->kind == PTC_RPC_BRIEF && !call->step);
+	ptc_require(call->kind != PTC_RPC_THREAD && !call->step);
 	call->step = step;
 	call->step_arg = arg;
 	call->step_release = release;

@@ -16,8 +16,11 @@
  * run, root's and nodes' come first, then the oldest.
  *
  * Who may come: users together have five eighths of the room for calls, root has a quarter, and one user has
- * max_calls_per_user. If a user finds no room, another call is ended for him: the oldest waiting call of the user who
- * has the most calls, and more than he has.
+ * max_calls_per_user. The last place of each is for bulk calls: brief ones may wait for bulk ones of the same user, as
+ * the calls of imports do that wait for their data. A third of a user's places is for brief calls, so that `ptcctl
+ * status`, or the begin of another import, is not refused because of imports under way. If a user finds no room,
+ * another call is ended for him: the oldest waiting call of the user who has the most calls, and more than he has. A
+ * bulk call that has begun is not ended so.
  *
  * Failure modes: no thread can be started (calls wait longer; at start PTC_EIO); more calls than there is room for:
  * calls of users are refused (PTC_ELIMIT) before they take the room that is kept for others; all other calls wait in
@@ -32,6 +35,7 @@
 #include <time.h>
 
 #define ROOT_PART      8 /* this part of threads and of room is root's and nodes' */
+#define BRIEF_SHARE    3 /* one in so many places of a user is for brief calls */
 #define BULK_FEW       4 /* bulk calls of one user when bulk threads are scarce */
 #define WAITER_IDLE_MS 1000
 
@@ -133,7 +137,7 @@ static bool make_room_locked(struct ptc_rpc_server *srv, int than)
 		int n;
 
 		if ((c->state != PTC_RPC_WAITING && c->state != PTC_RPC_READY) || !c->counted ||
-		    !ptc_rpc_call_is_user(c))
+		    !ptc_rpc_call_is_user(c) || (c->kind == PTC_RPC_BULK && c->phase == PTC_RPC_STEPS))
 			continue;
 		n = calls_of_locked(srv, c->identity.uid);
 		if (n > most || (victim && n == most && c->waiting_ns < victim->waiting_ns)) {
@@ -156,7 +160,10 @@ static bool make_room_locked(struct ptc_rpc_server *srv, int than)
 static void admit_locked(struct ptc_rpc_call *call)
 {
 	struct ptc_rpc_server *srv = call->srv;
-	int all = 0, mine = 0, most = srv->max_open * (ptc_rpc_call_is_user(call) ? 5 : 2) / 8;
+	const bool bulk = call->kind == PTC_RPC_BULK;
+	int all = 0, mine = 0, mine_bulk = 0, room = srv->max_calls_per_user - !bulk; /* the last is for bulk calls */
+	int most = srv->max_open * (ptc_rpc_call_is_user(call) ? 5 : 2) / 8 - !bulk;
+	bool fits;
 
 	if (call->refused || !srv->max_calls_per_user || call->identity.role != PTC_ROLE_USER)
 		return;
@@ -167,10 +174,12 @@ static void admit_locked(struct ptc_rpc_call *call)
 			continue;
 		all++;
 		mine += c->identity.uid == call->identity.uid;
+		mine_bulk += c->identity.uid == call->identity.uid && c->kind == PTC_RPC_BULK;
 	}
 	if (all >= most && ptc_rpc_call_is_user(call) && make_room_locked(srv, mine + 1))
 		all = most - 1;
-	call->counted = all < most && (!ptc_rpc_call_is_user(call) || mine < srv->max_calls_per_user);
+	fits = mine < room && (!bulk || mine_bulk < room - srv->max_calls_per_user / BRIEF_SHARE);
+	call->counted = all < most && (!ptc_rpc_call_is_user(call) || fits);
 	if (call->counted)
 		return;
 	ptc_error_set(&call->err, PTC_ELIMIT,

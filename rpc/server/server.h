@@ -31,7 +31,7 @@ int ptc_rpc_server_method(struct ptc_rpc_server *srv, const char *method, unsign
 			  void *arg, struct ptc_error *err);
 enum ptc_rpc_kind {
 	PTC_RPC_THREAD, /* the call has a thread as long as it lasts; sends wait for the caller */
-	PTC_RPC_BULK,   /* as PTC_RPC_THREAD, but these calls get only some of the threads (schedule.c) */
+	PTC_RPC_BULK,   /* as PTC_RPC_THREAD, but only some get a thread (schedule.c); the call may go on in steps */
 	PTC_RPC_BRIEF, /* the handler returns soon; sends do not wait for the caller, and the call may go on in steps */
 };
 /* Sets the kind of a method's calls; without it: PTC_RPC_THREAD. Before start, after the method was added. */
@@ -83,9 +83,9 @@ int ptc_rpc_call_recv_within(struct ptc_rpc_call *call, int ms, struct ptc_rpc_m
 			     struct ptc_error *err);
 int ptc_rpc_call_send(struct ptc_rpc_call *call, const struct ptc_rpc_part *parts, size_t nparts,
 		      struct ptc_error *err);
-/* For brief methods only; call it from the handler. When the handler has returned 0, `step` runs after `ms`. Until then
- * the call has no thread. release(arg) runs once, when the call is over: the caller has gone, a step failed, or a step
- * asked for no other one. */
+/* For brief and bulk methods; call it from the handler. When the handler has returned 0, `step` runs after `ms`. Until
+ * then the call has no thread. release(arg) runs once, when the call is over: the caller has gone, a step failed, or a
+ * step asked for no other one. */
 typedef int (*ptc_rpc_step_fn)(void *arg, struct ptc_rpc_call *call, struct ptc_error *err);
 void ptc_rpc_call_follow(struct ptc_rpc_call *call, int ms, ptc_rpc_step_fn step, void *arg,
 			 void (*release)(void *arg));

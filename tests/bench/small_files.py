@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ptc-bench small-files: every file of a job of many tiny tensors, opened, read and closed through ptc-fuse, beside the same tree of
-files on tmpfs.
+files on tmpfs, and the same tree through ptc-bench-floor: a FUSE server that does nothing but answer (fuse_floor.c).
 
 Cold: a mount of its own in each round, of which neither the kernel nor ptc-fuse knows anything. Warm: the same files once more. The
 tensors are on the node that is asked (local), or on another one (remote). Failure: a file has other bytes: ClusterError.
@@ -9,12 +9,14 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 import tempfile
 
 import files
 from cluster import Cluster, ClusterError
 
 ELEMENTS = 3
+WAYS = ("cold", "warm")
 
 
 def content(i):
@@ -50,8 +52,22 @@ def timed(directory, n, pids, clock):
     return {"bytes": sum(map(len, found.values())), "seconds": seconds, "cpu_seconds": cpu}
 
 
+def through_floor(args, work, plain, clock):
+    """{way: what was measured}"""
+    top = tempfile.mkdtemp(dir=work)
+    floor = subprocess.Popen([os.path.join(args.build, "tests", "bench", "ptc-bench-floor"), plain, top],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    with floor:
+        if floor.stdout.read(1) != b"\n":
+            raise ClusterError("ptc-bench-floor ended at once")
+        try:
+            return {way: timed(top, args.tensors, [floor.pid], clock) for way in WAYS}
+        finally:
+            floor.terminate()
+
+
 def round_of(args, work, cluster, plain, clock):
-    """{way: (through the mount, on tmpfs)}"""
+    """{way: through the mount, on tmpfs, through the floor}"""
     top = tempfile.mkdtemp(dir=work)
     served = files.mount(args.build, cluster, top)
     pids = [served.pid, *(n.pid() for n in cluster.nodes.values())]
@@ -62,11 +78,14 @@ def round_of(args, work, cluster, plain, clock):
                 with open(os.path.join(plain, name), "wb") as f:
                     f.write(data)
             return None
-        return {way: {"subject": timed(directory, args.tensors, pids, clock), "limit": timed(plain, args.tensors, [], clock)}
-                for way in ("cold", "warm")}
+        found = {way: {"subject": timed(directory, args.tensors, pids, clock), "limit": timed(plain, args.tensors, [], clock)}
+                 for way in WAYS}
     finally:
         served.terminate()
         served.wait()
+    for way, floor in through_floor(args, work, plain, clock).items():
+        found[way]["floor"] = floor
+    return found
 
 
 def bench_on(args, work, where, node, summary, clock):
@@ -84,11 +103,14 @@ def bench_on(args, work, where, node, summary, clock):
         cluster.ptcctl("import", "bench", model, "--config", "tp=1", "--nodes", node, timeout_s=1200)
         round_of(args, work, cluster, plain, clock) # the first one copies the tree
         rounds = [round_of(args, work, cluster, plain, clock) for _ in range(args.rounds)]
-        for way in ("cold", "warm"):
+        for way in WAYS:
             of_way = [r[way] for r in rounds]
-            yield {"scenario": "small-files", "transport": files.TRANSPORT, "bytes": of_way[0]["subject"]["bytes"],
-                   "tensors": args.tensors, "what": f"{args.tensors} tensors of {len(content(0))} B, {where}, {way}",
-                   "limit": "the tree on tmpfs", **summary(of_way, "subject", "limit")}
+            about = {"scenario": "small-files", "transport": files.TRANSPORT, "bytes": of_way[0]["subject"]["bytes"],
+                     "tensors": args.tensors}
+            what = f"{args.tensors} tensors of {len(content(0))} B, {where}, {way}"
+            yield {**about, "what": what, "limit": "the tree on tmpfs", **summary(of_way, "subject", "limit")}
+            yield {**about, "what": f"{what}, to a bare server", "limit": "a server that only answers",
+                   **summary(of_way, "subject", "floor")}
     finally:
         shutil.rmtree(plain)
         for complaint in cluster.down():

@@ -208,9 +208,13 @@ class Smoke(unittest.TestCase):
         """The scenario compares every file with what was imported."""
         chunks = self.store()
         found = {r["what"]: r for r in self.results("small-files", "--tensors", "500", "--rounds", "1", "--store", chunks)}
-        self.assertEqual({f"500 tensors of 12 B, {where}, {way}" for where in ("local", "remote") for way in ("cold", "warm")}, set(found))
-        for r in found.values():
-            self.assertEqual((500, 500 * (128 + 12), "the tree on tmpfs"), (r["tensors"], r["bytes"], r["limit"]))
+        self.assertEqual({f"500 tensors of 12 B, {where}, {way}{to}" for where in ("local", "remote") for way in ("cold", "warm")
+                          for to in ("", ", to a bare server")}, set(found))
+        for what, r in found.items():
+            self.assertEqual((500, 500 * (128 + 12)), (r["tensors"], r["bytes"]))
+            self.assertEqual("a server that only answers" if "bare" in what else "the tree on tmpfs", r["limit"])
+        with open("/proc/self/mounts") as f:
+            self.assertNotIn("ptc-bench-floor", f.read())
         self.assertEqual([], os.listdir(chunks))
 
     @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/dev/fuse"), "needs root and /dev/fuse, to mount")

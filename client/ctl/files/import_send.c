@@ -3,13 +3,15 @@
  * send them. Each has a stream to each home (client/ctl/homes) that needs bytes of its tensors. So memory is threads
  * times homes times that room, whatever the files' size. Failure: the first thread to fail keeps its error, the others
  * stop at their next window; an interrupt counts as a failure. A home that takes no stream is left out: home 0 passes
- * its bytes on. */
+ * its bytes on. If home 0 has no room for one more call of this user, the thread ends its other streams, so that it
+ * keeps nobody waiting, and sends its tensors again once there is room. */
 #include "client/ctl/files/import.h"
 
 #include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/number/digest.h"
+#include "base/sys/sys.h"
 #include "base/sys/thread.h"
 #include "client/admin/admin_locate.h"
 #include "client/ctl/homes/homes.h"
@@ -23,8 +25,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAX_STREAMS 16
-#define SHOW_MS     200
+#define MAX_STREAMS  16
+#define SHOW_MS      200
+#define NO_ROOM_MS   100                   /* between two questions for room */
+#define NO_ROOM_LAST INT64_C(600000000000) /* ns; other imports may take their time */
 
 struct sender {
 	struct ctl_import *im;
@@ -46,7 +50,10 @@ struct reader {
 	struct ptc_dcp_reader *dcp;                      /* of a checkpoint */
 	struct ptc_admin_stream *streams[CTL_HOMES_MAX]; /* of homes; NULL: not opened yet */
 	bool refused[CTL_HOMES_MAX];                     /* it takes none */
+	size_t failed;                                   /* the home whose stream has failed last */
 	struct ctl_placed placed;                        /* the tensor that is sent */
+	size_t *mine, nmine, cap;                        /* parts that this thread sends */
+	uint64_t bytes;                                  /* of them, by these streams */
 };
 
 static int open_file(struct reader *r, const struct ptc_st_file *file, struct ptc_error *err)
@@ -93,6 +100,7 @@ static int next_room(struct sender *s, struct reader *r, uint64_t done, uint64_t
 		r->refused[home] = ptc_admin_import_open(ctl_homes_admin(s->homes, home), s->im->job, s->import_id,
 							 &r->streams[home], NULL) != 0;
 	home = r->refused[home] ? 0 : home;
+	r->failed = home; /* if it does */
 	rc = ptc_admin_import_room(r->streams[home], ret_room, ret_len, err);
 	*ret_len = (size_t)PTC_MIN(left, (uint64_t)*ret_len);
 	*ret_stream = r->streams[home];
@@ -121,6 +129,7 @@ static int send_bytes(struct sender *s, struct reader *r, const struct ctl_impor
 		digest = ptc_digest_append(digest, room, n);
 		rc = ptc_admin_import_send(stream, part->item, done, room, n, err);
 		done += n;
+		r->bytes += n;
 		atomic_fetch_add(&s->bytes, n);
 	}
 	if (!rc)
@@ -148,26 +157,89 @@ static int send_part(struct sender *s, struct reader *r, const struct ctl_import
 	return rc ? rc : ptc_st_unchanged(r->fd, r->file->path, &r->file->st, err);
 }
 
-static int send_parts(struct sender *s, struct reader *r, struct ptc_error *err)
+/* Takes the thread's next part. False: there is none. */
+static bool next_part(struct sender *s, struct reader *r, int *rc, struct ptc_error *err)
 {
-	uint64_t bytes = 0;
+	size_t i = atomic_fetch_add(&s->next, 1);
+
+	if (i >= s->im->nparts)
+		return false;
+	if (!PTC_ROOM(r->mine, r->nmine + 1, r->cap)) {
+		*rc = ptc_nomem(err);
+		return false;
+	}
+	r->mine[r->nmine++] = i;
+	return true;
+}
+
+static int send_mine(struct sender *s, struct reader *r, struct ptc_error *err)
+{
 	int rc = ptc_admin_import_open(s->im->c->admin, s->im->job, s->import_id, &r->streams[0], err);
 
-	while (!rc) {
-		size_t i = atomic_fetch_add(&s->next, 1);
+	r->failed = 0;
+	for (size_t k = 0; !rc && (k < r->nmine || next_part(s, r, &rc, err)); k++) {
+		const struct ctl_import_part *part = &s->im->parts[r->mine[k]];
 
-		if (i >= s->im->nparts)
-			break;
-		ctl_homes_place(s->homes, s->im->parts[i].item, &r->placed);
-		rc = (s->im->parts[i].entry ? send_entry : send_part)(s, r, &s->im->parts[i], err);
+		ctl_homes_place(s->homes, part->item, &r->placed);
+		rc = (part->entry ? send_entry : send_part)(s, r, part, err);
 		ctl_placed_done(&r->placed);
 	}
+	return rc;
+}
+
+/* Streams end in order, but for one that has failed: else the daemon would take the import for abandoned. */
+static int end_streams(struct reader *r, int rc, struct ptc_error *err)
+{
+	const size_t failed = rc ? r->failed : CTL_HOMES_MAX;
+	uint64_t bytes = 0;
+
 	for (size_t i = 0; i < CTL_HOMES_MAX; i++) {
-		if (!rc && r->streams[i])
-			rc = ptc_admin_import_finish(r->streams[i], &bytes, err);
-		ptc_admin_import_close(r->streams[i]);
+		if ((!rc || rc == PTC_ELIMIT) && r->streams[i] && i != failed) {
+			struct ptc_error own = PTC_ERROR_INIT;
+			int status = ptc_admin_import_finish(r->streams[i], &bytes, &own);
+
+			if (status && (!rc || i == 0)) {
+				rc = status;
+				r->failed = i;
+				*err = own;
+			}
+		}
+		r->streams[i] = ptc_admin_import_close(r->streams[i]);
 	}
 	return rc;
+}
+
+/* After a stream was refused. True: the thread's parts are to be sent again. */
+static bool again(struct sender *s, struct reader *r, int64_t until)
+{
+	const struct timespec pause = { 0, NO_ROOM_MS * 1000000L };
+
+	atomic_fetch_sub(&s->bytes, r->bytes);
+	r->bytes = 0;
+	if (atomic_load(&s->stop) || ptc_sys_now_ns() > until)
+		return false;
+	if (r->failed)
+		r->refused[r->failed] = true;
+	else
+		nanosleep(&pause, NULL);
+	return true;
+}
+
+static int send_parts(struct sender *s, struct reader *r, struct ptc_error *err)
+{
+	const int64_t until = ptc_sys_now_ns() + NO_ROOM_LAST;
+	struct ptc_error why = PTC_ERROR_INIT, refused;
+	int rc;
+
+	do {
+		refused = why;
+		why = (struct ptc_error)PTC_ERROR_INIT;
+		rc = send_mine(s, r, &why);
+		rc = end_streams(r, rc, &why);
+	} while (rc == PTC_ELIMIT && again(s, r, until));
+	if (rc) /* it was no want of room, if the import is over by now */
+		*err = rc == PTC_ESTATE && refused.code ? refused : why;
+	return rc ? err->code : 0;
 }
 
 static void *sender_thread(void *arg)
@@ -179,6 +251,7 @@ static void *sender_thread(void *arg)
 
 	ptc_close(&r.fd);
 	ptc_dcp_reader_free(r.dcp);
+	ptc_free(r.mine);
 	if (rc) {
 		pthread_mutex_lock(&s->lock);
 		if (!s->rc) {

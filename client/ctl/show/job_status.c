@@ -240,6 +240,27 @@ static void put_node_loss(const json_t *loss)
 	put_cost(otherwise);
 }
 
+/* How far behind the newest copies are, and what they cost. */
+static void put_copied(const json_t *copied)
+{
+	const json_t *step = json_object_get(copied, "step"), *behind = json_object_get(copied, "behind");
+	const json_t *stopped = json_object_get(copied, "stopped");
+	json_int_t n = json_integer_value(behind);
+
+	if (!copied)
+		return;
+	fputs("copied: ", stdout);
+	if (step)
+		printf("step %" JSON_INTEGER_FORMAT, json_integer_value(step));
+	else
+		fputs("nothing yet", stdout);
+	if (behind)
+		printf(", %" JSON_INTEGER_FORMAT " step%s behind", n, n == 1 ? "" : "s");
+	if (stopped)
+		printf("; snapshots stop ranks for %.1f %% of the time", 100.0 * json_real_value(stopped));
+	putchar('\n');
+}
+
 int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc_error *err)
 {
 	json_t *doc = NULL, *job;
@@ -251,6 +272,7 @@ int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc
 	job = json_array_get(json_object_get(doc, "jobs"), 0);
 	put_line("", json_object_get(job, "unreadable"));
 	put_line("no bridge: ", json_object_get(job, "no_bridge"));
+	put_copied(json_object_get(job, "copied"));
 	if (!rc)
 		rc = put_run(c, json_object_get(job, "run"), err);
 	if (!rc)

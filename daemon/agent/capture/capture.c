@@ -694,7 +694,7 @@ int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_erro
 	ptc_parts_done(&c.remote);
 	ptc_reduce_done(&c.reduce);
 	ptc_free(c.order);
-	ptc_free(c.differing.v);
+	ptc_free(c.differing.list.v);
 	ptc_free(c.extents);
 	ptc_free(c.exposed_extents);
 	ptc_free(c.digests);

@@ -28,7 +28,7 @@ struct fill {
 	const struct ptc_store_box *box; /* the extent's */
 	uint32_t extent;
 	bool own;                    /* there is more to come, from other nodes */
-	bool fresh;                  /* the process that copies has not mapped its memory */
+	enum ptc_copy_pages pages;   /* of its memory, in the process that copies */
 	const struct ptc_box *slice; /* of box, that is being filled */
 	struct iovec spans[PTC_EXTENT_SPANS];
 	int nspans;
@@ -59,31 +59,31 @@ static size_t first_source(const struct ptc_slot_sources *s, uint32_t item)
 	return PTC_SEARCH(struct ptc_slot_source, item, s->v, s->n, item);
 }
 
-/* ---- replicas that differ, for a request that lists them ---- */
+/* ---- bytes of a replica, of which more is wanted than whether they are ours ---- */
 
-struct their_digest {
+/* Scratch memory is filled with them; then, and at the end, each part goes to `take`. */
+struct reading {
 	const struct fill *f;
-	int64_t total; /* bytes of the tensor */
-	uint64_t sum;
+	int (*take)(struct reading *r, const struct ptc_capture_part *part, struct ptc_error *err);
+	int64_t total; /* bytes of the tensor, for a digest, */
+	uint64_t sum;  /* which is that of the parts so far */
 };
 
-static int their_flush(struct their_digest *d, struct ptc_error *err)
+static int read_flush(struct reading *r, struct ptc_error *err)
 {
-	struct ptc_capture_scratch *h = d->f->scratch;
+	struct ptc_capture_scratch *h = r->f->scratch;
 	int rc = ptc_iov_batch_flush(&h->iov_batch, err);
 
 	for (size_t i = 0; !rc && i < h->nparts; i++)
-		d->sum ^= ptc_digest_shift(ptc_digest_run(h->buffer + h->parts[i].off, h->parts[i].len),
-					   (uint64_t)(d->total - h->parts[i].at - (int64_t)h->parts[i].len));
+		rc = r->take(r, &h->parts[i], err);
 	h->nparts = h->used = 0;
 	return rc;
 }
 
-/* off: in the tensor. */
-static int their_run(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err)
+static int read_run(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err)
 {
-	struct their_digest *d = arg;
-	struct ptc_capture_scratch *h = d->f->scratch;
+	struct reading *r = arg;
+	struct ptc_capture_scratch *h = r->f->scratch;
 	int rc = 0;
 
 	while (!rc && len > 0) {
@@ -91,21 +91,63 @@ static int their_run(void *arg, uint64_t address, int64_t off, int64_t len, stru
 		struct iovec to = { h->buffer + h->used, now };
 
 		rc = ptc_iov_batch_add(&h->iov_batch, address, &to, 1, 0, (int64_t)now, err);
-		h->parts[h->nparts++] = (struct ptc_capture_part){ h->used, now, NULL, off };
+		h->parts[h->nparts++] = (struct ptc_capture_part){ h->used, now, off };
 		h->used += now;
 		address += now;
 		off += (int64_t)now;
 		len -= (int64_t)now;
 		if (!rc && (h->nparts == PTC_CAPTURE_MAX_PARTS || h->used == PTC_CAPTURE_MAX_BYTES))
-			rc = their_flush(d, err);
+			rc = read_flush(r, err);
 	}
 	return rc;
+}
+
+/* The source's bytes of part; places are those in box. */
+static int read_part(struct reading *r, const struct ptc_box *box, const struct ptc_box *part, struct ptc_error *err)
+{
+	int rc;
+
+	r->f->scratch->iov_batch.way = PTC_COPY_READ;
+	rc = ptc_strided_runs(&r->f->source->at, box, part, read_run, r, err);
+	return rc ? rc : read_flush(r, err);
+}
+
+/* Merges them into the copied bytes. Runs, and spans of extents, are of whole elements. */
+static int take_max(struct reading *r, const struct ptc_capture_part *part, struct ptc_error *err)
+{
+	const struct fill *f = r->f;
+	const uint8_t *theirs = f->scratch->buffer + part->off, *end = theirs + part->len;
+	enum ptc_dtype dtype = ptc_item_dtype(f->c->g->spec, f->box->item);
+	size_t size = ptc_dtype_bits(dtype) / 8, at = (size_t)part->at;
+
+	for (int i = 0; i < f->nspans && theirs < end; i++) {
+		const struct iovec *span = &f->spans[i];
+		size_t now = at < span->iov_len ? PTC_MIN(span->iov_len - at, (size_t)(end - theirs)) : 0;
+
+		if (ptc_fails(now % size == 0))
+			return ptc_error_set(err, PTC_EINTERNAL, "internal error: a copy would cut an element in two");
+		if (now)
+			ptc_max_take(dtype, theirs, now / size, (uint8_t *)span->iov_base + at);
+		theirs += now;
+		at = now ? 0 : at - span->iov_len;
+	}
+	return 0;
+}
+
+/* ---- replicas that differ, for a request that lists them ---- */
+
+static int take_digest(struct reading *r, const struct ptc_capture_part *part, struct ptc_error *err)
+{
+	(void)err;
+	r->sum ^= ptc_digest_shift(ptc_digest_run(r->f->scratch->buffer + part->off, part->len),
+				   (uint64_t)(r->total - part->at - (int64_t)part->len));
+	return 0;
 }
 
 /* By what the digests of the rank's bytes and of ours differ. A digest of a box is the XOR of those of its parts. */
 static int difference(const struct fill *f, const struct ptc_box *part, uint64_t *ret, struct ptc_error *err)
 {
-	struct their_digest d = { .f = f };
+	struct reading r = { .f = f, .take = take_digest };
 	struct ptc_box whole = { 0 };
 	int64_t shape[PTC_MAX_DIMS];
 	uint64_t ours = 0;
@@ -115,48 +157,33 @@ static int difference(const struct fill *f, const struct ptc_box *part, uint64_t
 	whole.ndim = rc ? 0 : ndim;
 	for (uint32_t k = 0; k < whole.ndim; k++)
 		whole.ext[k] = shape[k];
-	d.total = rc ? 0 : ptc_box_volume(&whole);
-	f->scratch->iov_batch.way = PTC_COPY_READ;
-	f->scratch->nparts = f->scratch->used = 0;
+	r.total = rc ? 0 : ptc_box_volume(&whole);
 	if (!rc)
-		rc = ptc_strided_runs(&f->source->at, &whole, part, their_run, &d, err);
-	if (!rc)
-		rc = their_flush(&d, err);
+		rc = read_part(&r, &whole, part, err);
 	if (!rc)
 		rc = ptc_table_digest_extent(f->table, f->extent, part, ndim, shape, &ours, err);
-	*ret = ours ^ d.sum;
+	*ret = ours ^ r.sum;
 	return rc;
 }
 
-static int note_difference(struct ptc_capture *c, uint32_t rank, uint32_t item, uint32_t need, uint64_t difference,
-			   struct ptc_error *err)
+/* Whether it is to be listed that the rank of the source differs in that box. */
+static bool wants(const struct fill *f, uint32_t need)
 {
-	Ptc__V1__Differing *d = NULL;
-	size_t n = 0;
-	int rc = 0;
+	bool wanted;
 
-	pthread_mutex_lock(&c->differing.lock);
-	for (size_t i = 0; i < c->differing.n; i++) {
-		n += c->differing.v[i].rank == rank;
-		if (c->differing.v[i].rank == rank && c->differing.v[i].need == need)
-			d = &c->differing.v[i];
-		else if (n == PTC_CAPTURE_DIFFERING && c->differing.v[i].rank == rank)
-			c->differing.v[i].more = true;
-	}
-	if (!d && n < PTC_CAPTURE_DIFFERING) {
-		if (PTC_ROOM(c->differing.v, c->differing.n + 1, c->differing.cap)) {
-			d = &c->differing.v[c->differing.n++];
-			ptc__v1__differing__init(d);
-			d->rank = rank;
-			d->item = item;
-			d->need = need;
-		} else {
-			rc = ptc_nomem(err);
-		}
-	}
-	if (d)
-		d->difference ^= difference;
-	pthread_mutex_unlock(&c->differing.lock);
+	pthread_mutex_lock(&f->c->differing.lock);
+	wanted = ptc_differing_wants(&f->c->differing.list, rank_of(f, f->source), need);
+	pthread_mutex_unlock(&f->c->differing.lock);
+	return wanted;
+}
+
+static int note_difference(const struct fill *f, uint32_t need, uint64_t by, struct ptc_error *err)
+{
+	int rc;
+
+	pthread_mutex_lock(&f->c->differing.lock);
+	rc = ptc_differing_note(&f->c->differing.list, rank_of(f, f->source), f->box->item, need, by, err);
+	pthread_mutex_unlock(&f->c->differing.lock);
 	return rc;
 }
 
@@ -170,12 +197,13 @@ static int list_differing(const struct fill *f, const struct ptc_box *part, stru
 
 	if (f->table != f->c->table) /* parts that other nodes merge have no replicas */
 		return 0;
-	for (size_t i = 0; !rc && i < needs->n; i++) {
-		if (needs->v[i].item != f->box->item || !ptc_box_intersect(&needs->v[i].box, part, &cut))
+	for (uint32_t i = 0; !rc && i < needs->n; i++) {
+		if (needs->v[i].item != f->box->item || !ptc_box_intersect(&needs->v[i].box, part, &cut) ||
+		    !wants(f, i))
 			continue;
 		rc = difference(f, &cut, &by, err);
 		if (!rc)
-			rc = note_difference(f->c, rank_of(f, f->source), f->box->item, (uint32_t)i, by, err);
+			rc = note_difference(f, i, by, err);
 	}
 	return rc;
 }
@@ -198,59 +226,6 @@ static int differ(const struct fill *f, const struct ptc_box *part, struct ptc_e
 		item_name(f, name), rank_of(f, first), rank_of(f, f->source));
 }
 
-/* Runs, and spans of extents, are of whole elements. */
-static int take_max(const struct fill *f, const struct ptc_capture_part *part, struct ptc_error *err)
-{
-	enum ptc_dtype dtype = ptc_item_dtype(f->c->g->spec, f->box->item);
-	size_t size = ptc_dtype_bits(dtype) / 8;
-
-	if (ptc_fails(part->len % size == 0))
-		return ptc_error_set(err, PTC_EINTERNAL, "internal error: a copy would cut an element in two");
-	ptc_max_take(dtype, f->scratch->buffer + part->off, part->len / size, part->ours);
-	return 0;
-}
-
-/* Merges the bytes that were read of a replica into the copied bytes. */
-static int max_flush(const struct fill *f, struct ptc_error *err)
-{
-	struct ptc_capture_scratch *h = f->scratch;
-	int rc = ptc_iov_batch_flush(&h->iov_batch, err);
-
-	for (size_t i = 0; !rc && i < h->nparts; i++)
-		rc = take_max(f, &h->parts[i], err);
-	h->nparts = h->used = 0;
-	return rc;
-}
-
-static int max_run(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err)
-{
-	const struct fill *f = arg;
-	struct ptc_capture_scratch *h = f->scratch;
-
-	for (int i = 0; i < f->nspans && len > 0; off -= (int64_t)f->spans[i++].iov_len) {
-		int64_t has = (int64_t)f->spans[i].iov_len;
-
-		while (off < has && len > 0) {
-			size_t now =
-				(size_t)PTC_MIN(PTC_MIN(has - off, len), (int64_t)(PTC_CAPTURE_MAX_BYTES - h->used));
-			struct iovec to = { h->buffer + h->used, now };
-			int rc = ptc_iov_batch_add(&h->iov_batch, address, &to, 1, 0, (int64_t)now, err);
-
-			h->parts[h->nparts++] =
-				(struct ptc_capture_part){ h->used, now, (uint8_t *)f->spans[i].iov_base + off, 0 };
-			h->used += now;
-			address += now;
-			off += (int64_t)now;
-			len -= (int64_t)now;
-			if (!rc && (h->nparts == PTC_CAPTURE_MAX_PARTS || h->used == PTC_CAPTURE_MAX_BYTES))
-				rc = max_flush(f, err);
-			if (rc)
-				return rc;
-		}
-	}
-	return 0;
-}
-
 /* Copies the parts of left that the source has, and takes them away from left. */
 static int copy_parts(struct fill *f, struct ptc_boxes *left, struct ptc_error *err)
 {
@@ -260,7 +235,7 @@ static int copy_parts(struct fill *f, struct ptc_boxes *left, struct ptc_error *
 	int rc = 0;
 
 	f->scratch->iov_batch.slot = &f->c->group.v[f->source->slot];
-	f->scratch->iov_batch.fresh = f->fresh;
+	f->scratch->iov_batch.pages = f->pages;
 	for (size_t i = 0; !rc && i < left->n; i++) {
 		if (ptc_box_intersect(&left->v[i], &at->box, &cut)) {
 			rc = ptc_strided_runs(at, &f->box->box, &cut, copy_run, f, err);
@@ -296,10 +271,8 @@ static int compare_part(struct fill *f, const struct ptc_box *part, struct ptc_e
 	struct ptc_iov_batch *m = &f->scratch->iov_batch;
 	int rc;
 
-	if (f->source->max) {
-		rc = ptc_strided_runs(at, &f->box->box, part, max_run, f, err);
-		return rc ? rc : max_flush(f, err);
-	}
+	if (f->source->max)
+		return read_part(&(struct reading){ .f = f, .take = take_max }, &f->box->box, part, err);
 	m->way = PTC_COPY_COMPARE;
 	rc = ptc_strided_runs(at, &f->box->box, part, copy_run, f, err);
 	if (rc == 0)
@@ -320,7 +293,7 @@ static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct pt
 	if (to_compare(f, &cut, left, &parts))
 		rc = ptc_nomem(err);
 	f->scratch->iov_batch.slot = &f->c->group.v[f->source->slot];
-	f->scratch->iov_batch.fresh = false;
+	f->scratch->iov_batch.pages = PTC_PAGES_MAPPED;
 	for (size_t i = 0; !rc && i < parts.n; i++)
 		rc = compare_part(f, &parts.v[i], err);
 	ptc_boxes_done(&parts);
@@ -400,11 +373,13 @@ static struct fill task_of(struct ptc_capture *c, size_t i)
 			      .own = k >= whole && k < whole + c->nown };
 }
 
-static bool extent_fresh(const struct fill *f)
+static enum ptc_copy_pages pages_of(const struct fill *f)
 {
-	uint64_t process = atomic_load(&f->c->copying.slots.copier);
+	bool there;
 
-	return !process || ptc_table_extent_fresh(f->table, f->extent, process);
+	if (!ptc_table_extent_fresh(f->table, f->extent, atomic_load(&f->c->copying.slots.copier), &there))
+		return PTC_PAGES_MAPPED;
+	return there ? PTC_PAGES_THERE : PTC_PAGES_NEW;
 }
 
 bool ptc_capture_from_shadow(const struct ptc_capture *c, size_t i)
@@ -433,7 +408,7 @@ int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err
 	if (c->staged) /* then it is us who write it */
 		ptc_table_extent_map(f.table, f.extent);
 	else
-		f.fresh = extent_fresh(&f);
+		f.pages = pages_of(&f);
 	f.scratch->iov_batch.nremote = f.scratch->iov_batch.nlocal = f.scratch->iov_batch.bytes = 0;
 	f.scratch->iov_batch.way = PTC_COPY_READ;
 	f.scratch->nparts = f.scratch->used = 0;

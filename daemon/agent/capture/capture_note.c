@@ -26,20 +26,30 @@ static void note_head(const struct ptc_capture *c, uint64_t head[4])
 
 int ptc_captured_add_differing(struct ptc_capture *c, struct ptc_error *err)
 {
+	const struct ptc_differing_list *l = &c->differing.list;
 	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
-	ptc_auto_free Ptc__V1__Differing **list = ptc_calloc(c->differing.n + 1, sizeof *list);
+	ptc_auto_free Ptc__V1__Differing **list = ptc_calloc(l->n + 1, sizeof *list);
+	ptc_auto_free Ptc__V1__Differing *said = ptc_calloc(l->n + 1, sizeof *said);
 	void *data = NULL, *both;
 	size_t len = 0;
 	int rc;
 
-	if (!list)
+	if (!list || !said)
 		return ptc_nomem(err);
-	if (!c->differing.n)
+	if (!l->n)
 		return 0;
-	for (size_t i = 0; i < c->differing.n; i++)
-		list[i] = &c->differing.v[i];
+	for (size_t i = 0; i < l->n; i++) {
+		ptc__v1__differing__init(&said[i]);
+		said[i].rank = l->v[i].rank;
+		said[i].item = l->v[i].item;
+		said[i].need = l->v[i].need;
+		said[i].difference = l->v[i].difference;
+		said[i].more = l->v[i].more;
+		said[i].before = l->v[i].before;
+		list[i] = &said[i];
+	}
 	reply.differing = list;
-	reply.n_differing = c->differing.n;
+	reply.n_differing = l->n;
 	rc = ptc_pb_encode(&reply.base, &data, &len, err);
 	both = rc ? NULL : ptc_reallocarray(c->ranks, c->ranks_len + len, 1);
 	if (both) {

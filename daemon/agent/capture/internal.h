@@ -6,6 +6,7 @@
 #include "daemon/agent/calls/operation.h"
 #include "daemon/store/store_key.h"
 #include "daemon/agent/geometry/geometry.h"
+#include "daemon/agent/geometry/replica_votes.h"
 #include "daemon/agent/memory/copying.h"
 #include "daemon/agent/memory/strided.h"
 #include "daemon/agent/memory/rank_group.h"
@@ -18,16 +19,13 @@
 /* Bytes that are filled at once, and then digested from the processor's cache. Each slice costs a message to the copier
  * and its answer. */
 #define PTC_CAPTURE_SLICE     (4 << 20)
-#define PTC_CAPTURE_DIFFERING 32 /* boxes of a rank that are listed as different, at most */
 
 struct ptc_capture_part {
-	size_t off, len;
-	uint8_t *ours;
-	int64_t at; /* of its first byte in the tensor, for digests */
+	size_t off, len; /* in the buffer */
+	int64_t at;      /* place of its first byte in what is compared: the extent, or the tensor */
 };
 
-/* Scratch of one thread: bytes of a replica, and the parts for which the greater of our element and the replica's
- * counts. */
+/* Scratch of one thread: bytes of a replica, and whose they are. */
 struct ptc_capture_scratch {
 	struct ptc_iov_batch iov_batch;
 	uint8_t *buffer;
@@ -76,8 +74,7 @@ struct ptc_capture {
 	size_t ranks_len;
 	struct {
 		pthread_mutex_t lock;
-		Ptc__V1__Differing *v;
-		size_t n, cap;
+		struct ptc_differing_list list;
 	} differing; /* of a request that wants a list */
 };
 

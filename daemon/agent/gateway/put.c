@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Put: takes boxes of an import, which the node that the client called (the gateway) sends. Happy path: each message's
  * box goes from the socket through a buffer, for which a ticket (calls/ticket.h) was taken, into the reserved extents.
+ * The call has a thread only while messages come. So it waits for no other node while it has one, and imports that send
+ * to each other's nodes cannot wait in a circle.
  *
  * Failure modes: no such import open here, or it is being committed
  * (PTC_ESTATE), numbers that do not fit or a payload that is not the box's
@@ -13,9 +15,14 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/fault.h"
+#include "base/sys/sys.h"
 #include "base/limits.h"
 
 #include <string.h>
+
+#define LINGER_MS   20
+#define WAIT_MAX_MS 100
+#define TURN_NS     INT64_C(250000000)
 
 struct put {
 	struct ptc_agent *agent;
@@ -23,6 +30,7 @@ struct put {
 	struct ptc_put_target target;
 	bool open;
 	uint64_t bytes;
+	int64_t heard_ns; /* when the last message came */
 };
 
 static int target_check(struct put *p, const Ptc__V1__PutChunk *chunk, struct ptc_error *err)
@@ -87,22 +95,65 @@ static int chunk_take(struct put *p, struct ptc_rpc_message *msg, struct ptc_err
 	return rc;
 }
 
-int ptc_agent_on_put(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+static void put_free(void *arg)
+{
+	struct put *p = arg;
+
+	if (p->open)
+		ptc_put_target_close(&p->target);
+	ptc_free(p);
+}
+
+static int put_reply(const struct put *p, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__PutReply reply = PTC__V1__PUT_REPLY__INIT;
-	struct put p = { .agent = arg, .op = { arg, NULL, call } };
-	struct ptc_rpc_message *msg;
-	int rc;
 
-	while (!(rc = ptc_rpc_call_recv(call, &msg, err)) && msg) {
-		rc = chunk_take(&p, msg, err);
+	reply.version = PTC_WIRE_VERSION;
+	reply.bytes = p->bytes;
+	return ptc_agent_reply(call, &reply.base, err);
+}
+
+/* 0 at the end of a turn; else an eighth of the time since the last message. */
+static int wait_ms(const struct put *p)
+{
+	int64_t ms = (ptc_sys_now_ns() - p->heard_ns) / 8000000;
+
+	return (int)PTC_MIN(ms, WAIT_MAX_MS);
+}
+
+/* Messages for as long as they come, and for a while: others may wait for the thread. */
+static int put_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	const int64_t until = ptc_sys_now_ns() + TURN_NS;
+	struct put *p = arg;
+
+	do {
+		struct ptc_rpc_message *msg;
+		int rc = ptc_rpc_call_recv_within(call, LINGER_MS, &msg, err);
+
+		if (rc == PTC_ETIMEOUT)
+			break;
+		if (rc || !msg)
+			return rc ? rc : put_reply(p, call, err);
+		rc = chunk_take(p, msg, err);
 		ptc_rpc_message_done(msg);
 		if (rc)
-			break;
-	}
-	if (p.open)
-		ptc_put_target_close(&p.target);
-	reply.version = PTC_WIRE_VERSION;
-	reply.bytes = p.bytes;
-	return rc ? rc : ptc_agent_reply(call, &reply.base, err);
+			return rc;
+		p->heard_ns = ptc_sys_now_ns();
+	} while (ptc_sys_now_ns() < until);
+	ptc_rpc_call_again(call, wait_ms(p));
+	return 0;
+}
+
+int ptc_agent_on_put(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct put *p = ptc_calloc(1, sizeof *p);
+
+	if (!p)
+		return ptc_nomem(err);
+	p->agent = arg;
+	p->op = (struct ptc_agent_op){ arg, NULL, call };
+	p->heard_ns = ptc_sys_now_ns();
+	ptc_rpc_call_follow(call, 0, put_step, p, put_free);
+	return 0;
 }

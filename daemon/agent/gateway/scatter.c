@@ -110,14 +110,16 @@ static int part_give(struct ptc_scatter *s, uint32_t node, uint32_t item, const 
 		rc = s->local.job ? 0 : ptc_put_target_open(s->agent, s->uuid, s->import_id, &s->local, err);
 		return rc ? rc : ptc_put_target_write(&s->local, item, box, data, err);
 	}
-	if (!to->stream)
-		rc = ptc_peer_open(s->agent, s->to, node, 0, "/ptc.v1.Peer/Put", &to->stream, err);
-	if (rc)
-		return rc;
 	parts[0].len = chunk_head(s, item, box, len, head);
 	rc = ptc_pool_take(&s->agent->push, len, NULL, NULL, &ticket, err);
 	if (rc)
 		return rc;
+	if (!to->stream) /* the node expects its first message soon */
+		rc = ptc_peer_open(s->agent, s->to, node, 0, "/ptc.v1.Peer/Put", &to->stream, err);
+	if (!to->stream) {
+		ptc_pool_give(&s->agent->push, ticket);
+		return rc;
+	}
 	rc = ptc_rpc_stream_send(to->stream, parts, 2, err);
 	ptc_pool_give(&s->agent->push, ticket);
 	to->bytes += rc ? 0 : len;

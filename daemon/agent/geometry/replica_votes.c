@@ -62,8 +62,7 @@ bool ptc_replica_votes(struct ptc_replica_vote *v, size_t n, bool primary, size_
 
 struct search {
 	const struct ptc_geometry *g;
-	const struct ptc_differing *listed;
-	size_t nlisted;
+	const struct ptc_differing_list *listed;
 	bool primary;
 	struct ptc_replica_vote *votes; /* room for each rank */
 	struct ptc_odd_rank *odd;       /* by rank; of == 0: it is not */
@@ -76,15 +75,15 @@ static struct ptc_replica_vote vote(const struct search *s, uint32_t rank, uint3
 {
 	struct ptc_replica_vote v = { .rank = rank, .digest = digest };
 
-	for (size_t i = 0; i < s->nlisted; i++) {
-		const struct ptc_differing *d = &s->listed[i];
+	for (size_t i = 0; i < s->listed->n; i++) {
+		const struct ptc_differing *d = &s->listed->v[i];
 
 		if (d->rank == rank && d->need == need) {
 			v.digest ^= d->difference;
 			v.unknown = false;
 			return v;
 		}
-		v.unknown |= d->rank == rank && d->more;
+		v.unknown |= d->rank == rank && d->more && need >= d->before;
 	}
 	return v;
 }
@@ -110,8 +109,8 @@ static bool agree(const struct search *s, uint32_t item, const struct ptc_replic
 	for (size_t i = 1; i < n; i++)
 		if (v[i].digest != v[0].digest)
 			return false;
-	for (size_t i = 0; i < s->nlisted; i++)
-		if (s->listed[i].item == item)
+	for (size_t i = 0; i < s->listed->n; i++)
+		if (s->listed->v[i].item == item)
 			return false;
 	return true;
 }
@@ -163,11 +162,11 @@ static int group(void *arg, uint32_t item, const struct ptc_box *box, const stru
 	return 0;
 }
 
-int ptc_odd_ranks(struct ptc_digests *d, const struct ptc_geometry *g, const struct ptc_differing *listed,
-		  size_t nlisted, bool primary, struct ptc_odd_rank **ret, size_t *ret_n, struct ptc_error *err)
+int ptc_odd_ranks(struct ptc_digests *d, const struct ptc_geometry *g, const struct ptc_differing_list *listed,
+		  bool primary, struct ptc_odd_rank **ret, size_t *ret_n, struct ptc_error *err)
 {
 	const uint32_t world = g->allocation.world;
-	struct search s = { .g = g, .listed = listed, .nlisted = nlisted, .primary = primary };
+	struct search s = { .g = g, .listed = listed, .primary = primary };
 	size_t k = 0;
 	int rc;
 

@@ -153,7 +153,7 @@ int ptc_iov_batch_flush(struct ptc_iov_batch *m, struct ptc_error *err)
 
 	if (m->bytes)
 		rc = ptc_slot_copy(m->slot, m->way, m->copying, m->remote, m->nremote, m->local, m->nlocal,
-				   m->fresh && m->way == PTC_COPY_READ, err);
+				   m->way == PTC_COPY_READ ? m->pages : PTC_PAGES_MAPPED, err);
 	m->moved += rc ? 0 : m->bytes;
 	m->nremote = m->nlocal = m->bytes = 0;
 	return rc;

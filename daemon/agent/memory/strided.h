@@ -41,8 +41,8 @@ int ptc_strided_each_rows(const struct ptc_strided *p, const struct ptc_box *oth
 struct ptc_iov_batch {
 	const struct ptc_slot_view *slot;
 	struct ptc_slot_copying *copying;
-	enum ptc_copy_op way; /* PTC_COPY_READ from the process, _WRITE to it, _COMPARE with it */
-	bool fresh;           /* the destination is memory that the copier may not have mapped yet */
+	enum ptc_copy_op way;      /* PTC_COPY_READ from the process, _WRITE to it, _COMPARE with it */
+	enum ptc_copy_pages pages; /* of the destination of reads */
 	size_t nremote, nlocal, bytes;
 	size_t moved; /* bytes so far */
 	struct iovec remote[PTC_IOV_BATCH_SPANS], local[PTC_IOV_BATCH_SPANS];

@@ -23,8 +23,10 @@ struct ptc_switch_view {
 int ptc_switch_view_init(struct ptc_switch_view *v, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 			 struct ptc_error *err);
 void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent);
-/* The plan, with a list of only the moves into `node`; UINT32_MAX: into all nodes. */
+/* The plan, with a list of only the moves into `node`. */
 int ptc_switch_plan(const struct ptc_switch_view *v, uint32_t node, struct ptc_plan **ret_plan, struct ptc_error *err);
+/* The hash of the plan with the moves into all nodes. */
+int ptc_switch_plan_hash(const struct ptc_switch_view *v, char ret_hash[33], struct ptc_error *err);
 /* Opens the old table; NULL if this node does not have it. */
 int ptc_switch_source_open(struct ptc_agent *agent, const struct ptc_switch_view *v, struct ptc_table **ret,
 			   struct ptc_error *err);

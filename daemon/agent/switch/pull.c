@@ -35,7 +35,7 @@
 #define WAIT_MAX_NS        INT64_C(999999999) /* well below PTC_AGENT_STALL_MS */
 
 struct extent {
-	struct ptc_store_box box;
+	const struct ptc_store_box *box; /* one of fill.missing */
 	uint32_t id;
 	_Atomic int64_t left; /* bytes not received yet */
 };
@@ -57,11 +57,11 @@ struct pull {
 	struct ptc_kept_fill *kept; /* what Prepare has found missing */
 	uint64_t switch_id;
 	struct receiving receiving[PTC_AGENT_PULL_THREADS];
-	struct extent *extents; /* of what is missing, as it was planned last */
+	struct ptc_fill fill;   /* what is missing, as it was planned last */
+	struct extent *extents; /* of those boxes that nodes send */
 	size_t nextents;
 	uint64_t *digests; /* of each need; complete but for what came before this call, unless a source failed */
-	struct ptc_store_box *digested; /* what they have already */
-	size_t ndigested;
+	size_t ndigested;  /* what they have already: so many boxes of fill.missing */
 	struct ptc_transfer_alone *alone; /* one per node that the transfer may ask */
 	size_t nalone;
 	_Atomic int64_t done_bytes;
@@ -130,33 +130,35 @@ static int extent_zero(struct pull *p, uint32_t id, const struct ptc_store_box *
  * left out. */
 static int extents_take(struct pull *p, struct ptc_error *err)
 {
-	struct ptc_fill fill;
-	bool known = ptc_kept_fill_use(p->kept, p->switch_id, &p->view, p->table, &fill);
-	int rc = known ? 0 : ptc_fill_reserve(&fill, p->op.agent, &p->view, p->table, err);
+	struct ptc_fill *fill = &p->fill;
+	int rc;
 
+	p->nextents = 0;
+	ptc_fill_done(fill);
+	rc = ptc_kept_fill_use(p->kept, p->switch_id, &p->view, p->table, fill)
+		     ? 0
+		     : ptc_fill_reserve(fill, p->op.agent, &p->view, p->table, err);
 	if (rc)
 		return rc;
-	p->copied_bytes += fill.copied_bytes;
-	p->total_bytes = atomic_load(&p->done_bytes) + fill.missing.bytes;
+	p->copied_bytes += fill->copied_bytes;
+	p->total_bytes = atomic_load(&p->done_bytes) + fill->missing.bytes;
 	ptc_free(p->extents);
-	p->nextents = 0;
-	p->extents = ptc_calloc(fill.missing.n ? fill.missing.n : 1, sizeof *p->extents);
+	p->extents = ptc_calloc(fill->missing.n ? fill->missing.n : 1, sizeof *p->extents);
 	if (!p->extents)
-		rc = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu extents", fill.missing.n);
-	for (size_t i = 0; !rc && i < fill.missing.n; i++) {
-		const struct ptc_store_box *box = &fill.missing.v[i];
+		rc = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu extents", fill->missing.n);
+	for (size_t i = 0; !rc && i < fill->missing.n; i++) {
+		const struct ptc_store_box *box = &fill->missing.v[i];
 
 		if (p->view.fresh && p->view.fresh[box->item]) {
-			rc = extent_zero(p, fill.extents[i], box, err);
+			rc = extent_zero(p, fill->extents[i], box, err);
 		} else if (!p->view.derived || !p->view.derived[box->item]) {
 			struct extent *e = &p->extents[p->nextents++];
 
-			e->box = *box;
-			e->id = fill.extents[i];
+			e->box = box;
+			e->id = fill->extents[i];
 			atomic_init(&e->left, ptc_box_volume(&box->box));
 		}
 	}
-	ptc_fill_done(&fill);
 	return rc;
 }
 
@@ -170,7 +172,7 @@ struct asking {
 static int extent_ask(struct pull *p, struct ptc_transfer *t, size_t extent, const struct ptc_plan *plan,
 		      struct asking *a, struct ptc_error *err)
 {
-	const struct ptc_store_box *box = &p->extents[extent].box;
+	const struct ptc_store_box *box = p->extents[extent].box;
 	const struct ptc_move *moves = plan ? plan->moves : NULL;
 	const size_t nmoves = plan ? plan->nmoves : 0;
 	int64_t left = ptc_box_volume(&box->box);
@@ -232,7 +234,7 @@ static int part_begin(void *arg, unsigned thread, const struct ptc_part *part, s
 	const struct extent *e = &p->extents[part->to];
 	struct ptc_runs runs;
 
-	ret->outer = e->box.box;
+	ret->outer = e->box->box;
 	ptc_runs_init(&runs, &ret->outer, &part->box, &part->box);
 	now->ready_off = runs.count == 1 ? runs.a_off : -1;
 	now->slices.n = now->digested = 0;
@@ -294,16 +296,16 @@ static int part_end(void *arg, const struct ptc_part *part, const struct ptc_tra
 
 PTC_BY(box_by_item, struct ptc_store_box, item)
 
-/* Boxes that have come without a failure need not be digested again. */
-static int digested_note(struct pull *p, struct ptc_error *err)
+/* Boxes that have come without a failure need not be digested again. No extent is looked at any more. */
+static void digested_note(struct pull *p)
 {
-	p->digested = ptc_reallocarray(NULL, p->nextents, sizeof *p->digested);
-	if (!p->digested)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", p->nextents);
+	struct ptc_store_box *v = p->fill.missing.v;
+
 	for (p->ndigested = 0; p->ndigested < p->nextents; p->ndigested++)
-		p->digested[p->ndigested] = p->extents[p->ndigested].box;
-	ptc_sort(p->digested, p->ndigested, sizeof *p->digested, box_by_item);
-	return 0;
+		if (&v[p->ndigested] != p->extents[p->ndigested].box) /* extents are in the order of their boxes */
+			v[p->ndigested] = *p->extents[p->ndigested].box;
+	p->nextents = 0;
+	ptc_sort(v, p->ndigested, sizeof *v, box_by_item);
 }
 
 static int pull_missing(struct pull *p, struct ptc_error *err)
@@ -331,7 +333,9 @@ static int pull_missing(struct pull *p, struct ptc_error *err)
 	rc = ptc_transfer_run(t, err);
 	for (unsigned i = 0; i < PTC_AGENT_PULL_THREADS; i++)
 		ptc_boxes_done(&p->receiving[i].slices);
-	return rc || t->failures || !p->nextents ? rc : digested_note(p, err);
+	if (!rc && !t->failures)
+		digested_note(p);
+	return rc;
 }
 
 /* ---- what an import has sent ---- */
@@ -344,11 +348,11 @@ static int pushed_extent(void *arg, unsigned thread, size_t i, struct ptc_error 
 	const struct ptc_digest_fill d = { p->table, &p->view.to->g, p->view.needs, p->digests };
 	struct ptc_boxes slices = { 0 };
 	int64_t done = 0;
-	int rc = ptc_box_chop(&e->box.box, PTC_DIGEST_SLICE, &slices) ? ptc_nomem(err) : 0;
+	int rc = ptc_box_chop(&e->box->box, PTC_DIGEST_SLICE, &slices) ? ptc_nomem(err) : 0;
 
 	(void)thread;
 	for (size_t k = 0; !rc && k < slices.n; k++) {
-		rc = ptc_digest_part(&d, e->id, e->box.item, &slices.v[k], err);
+		rc = ptc_digest_part(&d, e->id, e->box->item, &slices.v[k], err);
 		done += ptc_box_volume(&slices.v[k]);
 		if (rc == 0)
 			ptc_table_extent_ready(p->table, e->id, 0, done);
@@ -372,7 +376,9 @@ static int pull_pushed(struct pull *p, struct ptc_error *err)
 	pool.ntasks = p->nextents;
 	if (rc == 0)
 		rc = ptc_task_pool_run(&pool, err);
-	return rc || !p->nextents ? rc : digested_note(p, err);
+	if (rc == 0)
+		digested_note(p);
+	return rc;
 }
 
 /* ---- the call ---- */
@@ -481,7 +487,7 @@ static int pull(struct pull *p, const Ptc__V1__PullRequest *req, struct ptc_erro
 	digest.g = &p->view.to->g;
 	digest.needs = p->view.needs;
 	digest.digests = p->digests;
-	digest.done = p->digested;
+	digest.done = p->fill.missing.v;
 	digest.ndone = p->ndigested;
 	if (rc == 0)
 		rc = ptc_digest_needs(&digest, err);
@@ -520,7 +526,7 @@ int ptc_agent_on_pull(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	ptc_agent_leave(&p->op);
 	ptc_free(p->digests);
 	ptc_free(p->alone);
-	ptc_free(p->digested);
+	ptc_fill_done(&p->fill);
 	ptc_free(p->extents);
 out:
 	ptc_free(p);

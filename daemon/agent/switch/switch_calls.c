@@ -169,18 +169,14 @@ static void job_prepared(struct ptc_agent_op *op, uint64_t id, const struct ptc_
 static int plan_hash(const struct ptc_switch_view *v, char ret_hash[33], struct ptc_error *err)
 {
 	const struct ptc_geometry *from = v->from ? &v->from->g : NULL, *to = &v->to->g;
-	struct ptc_plan *plan = NULL;
 	int rc;
 
 	if (ptc_geometry_plan_known(from, to, v->usable, ret_hash))
 		return 0;
-	rc = ptc_switch_plan(v, UINT32_MAX, &plan, err);
-	if (rc)
-		return rc;
-	ptc_plan_hash(plan, ret_hash);
-	ptc_plan_free(plan); /* 170 bytes a move, which what follows needs for itself */
-	ptc_geometry_plan_note(from, to, v->usable, ret_hash);
-	return 0;
+	rc = ptc_switch_plan_hash(v, ret_hash, err);
+	if (!rc)
+		ptc_geometry_plan_note(from, to, v->usable, ret_hash);
+	return rc;
 }
 
 static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, struct ptc_rpc_call *call,

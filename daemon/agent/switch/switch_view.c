@@ -127,6 +127,14 @@ int ptc_switch_plan(const struct ptc_switch_view *v, uint32_t node, struct ptc_p
 			     (uint32_t)to->nnodes, v->usable, node, ret_plan, err);
 }
 
+int ptc_switch_plan_hash(const struct ptc_switch_view *v, char ret_hash[33], struct ptc_error *err)
+{
+	const struct ptc_geometry *from = v->from ? &v->from->g : NULL, *to = &v->to->g;
+
+	return ptc_plan_hash_of(from ? from->copied : NULL, from ? &from->copied_at : NULL, to->copied, &to->copied_at,
+				(uint32_t)to->nnodes, v->usable, ret_hash, err);
+}
+
 /* ---- reserving ---- */
 
 void ptc_fill_done(struct ptc_fill *f)

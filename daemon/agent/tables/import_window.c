@@ -21,7 +21,7 @@
 #define WAITING          64
 #define WAITING_PER_USER 16 /* streams of one import */
 #define WAIT_NS          INT64_C(60000000000)
-#define NEXT_MS          200
+#define NEXT_MS          20
 
 struct ptc_import_window {
 	int conn, fd; /* -1: none */

@@ -19,23 +19,25 @@
 #define DIGEST_TASK_BYTES (16 << 20)
 
 struct task {
-	size_t need;
-	struct ptc_box box;
+	uint32_t need, cut; /* cut 0: the need's whole box; else the box before this one in cuts */
 };
 
 struct digester {
 	const struct ptc_digest_job *job;
 	struct task *tasks;
 	size_t ntasks, cap;
+	struct ptc_boxes cuts;
 	struct ptc_boxes rest, next; /* of the need at hand; kept from need to need for their memory */
 	struct ptc_verified seen[PTC_AGENT_DIGEST_THREADS];
 };
 
 static int task_push(struct digester *d, size_t need, const struct ptc_box *box)
 {
-	if (!PTC_ROOM(d->tasks, d->ntasks + 1, d->cap))
+	const bool whole = box == &d->job->needs->v[need].box;
+
+	if (!PTC_ROOM(d->tasks, d->ntasks + 1, d->cap) || (!whole && ptc_boxes_push(&d->cuts, box)))
 		return PTC_ENOMEM;
-	d->tasks[d->ntasks++] = (struct task){ need, *box };
+	d->tasks[d->ntasks++] = (struct task){ (uint32_t)need, whole ? 0 : (uint32_t)d->cuts.n };
 	return 0;
 }
 
@@ -101,6 +103,7 @@ static int task_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct digester *d = arg;
 	const struct task *t = &d->tasks[i];
+	const struct ptc_box *box = t->cut ? &d->cuts.v[t->cut - 1] : &d->job->needs->v[t->need].box;
 	uint32_t item = d->job->needs->v[t->need].item, ndim;
 	int64_t shape[PTC_MAX_DIMS];
 	uint64_t digest;
@@ -111,7 +114,7 @@ static int task_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 		return rc;
 	ptc_require(thread < PTC_ARRAY_LEN(d->seen));
 	do
-		rc = ptc_table_digest_row(d->job->table, item, &t->box, ndim, shape, &digest, &d->seen[thread], err);
+		rc = ptc_table_digest_row(d->job->table, item, box, ndim, shape, &digest, &d->seen[thread], err);
 	while (ptc_agent_heals(d->job->g->agent, d->job->g->uuid, rc, &tries));
 	if (rc)
 		ptc_geometry_name_error(d->job->g, err);
@@ -152,6 +155,7 @@ int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err)
 	if (rc == 0)
 		rc = ptc_task_pool_run(&task_pool, err);
 	ptc_free(d.tasks);
+	ptc_boxes_done(&d.cuts);
 	ptc_boxes_done(&d.rest);
 	ptc_boxes_done(&d.next);
 	return rc;

@@ -95,13 +95,15 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 		.run = ptc_record_run_name(record),
 		.incarnation = record->incarnation,
 	};
-	json_t *json;
+	json_t *json, *copied;
 
 	if (ctl)
 		ptc_controller_status(ctl, &row.phase, &row.bytes_done, &row.bytes_total);
 	if (j->bad_record)
 		row.phase = "unreadable";
 	json = ptc_status_job_json(&row);
+	if (json && ctl && (copied = ptc_copied_json(ctl)))
+		json_object_set_new(json, "copied", copied);
 	json_decref(row.archive);
 	return json;
 }
@@ -238,17 +240,45 @@ static void add_sizes(json_t *row, const struct ptc_spec *spec)
 static void add_spec_hash(struct ptc_daemon *d, const struct ptc_target *t, json_t *row)
 {
 	const struct ptc_job_desc *desc;
+	char hash[PTC_HASH_HEX];
 	void *ref;
 
 	if (ptc_specs_get(d->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, NULL) != 0)
 		return;
-	json_object_set_new(row, "spec_hash", json_string(ptc_specs_plain_hash(ref)));
+	if (ptc_specs_plain_hash(ref, hash, NULL) == 0)
+		json_object_set_new(row, "spec_hash", json_string(hash));
 	ptc_specs_release(ref);
+}
+
+/* The step of the newest snapshot whose copies are complete, where the job's controller is another daemon. */
+static void add_copied(const struct ptc_target *t, const struct ptc_copies_count *copies, json_t *row)
+{
+	const json_t *bridge = json_object_get(json_object_get(row, "bridge"), "step");
+	json_t *copied;
+
+	if (copies->count < 2 || json_object_get(row, "copied"))
+		return;
+	copied = json_object();
+	json_object_set_new(row, "copied", copied);
+	if (copies->fewest >= copies->count)
+		json_object_set_new(copied, "step", json_integer((json_int_t)t->record.step));
+	else if (bridge)
+		json_object_set_new(copied, "step", json_integer(json_integer_value(bridge)));
+}
+
+/* How many steps the ranks have made since. */
+static void add_behind(const struct ptc_loss_now *now, json_t *row)
+{
+	json_t *copied = json_object_get(row, "copied"), *step = json_object_get(copied, "step");
+	const json_int_t at = json_integer_value(step), reached = (json_int_t)now->reached;
+
+	if (step && now->has_reached)
+		json_object_set_new(copied, "behind", json_integer(PTC_MAX(reached - at, (json_int_t)0)));
 }
 
 /* On how many nodes, or racks, everything is that is committed. Nothing while a switch is under way. */
 static int add_copies(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, const bool *has,
-		      json_t *row, struct ptc_error *err)
+		      bool whole_job, json_t *row, struct ptc_error *err)
 {
 	struct ptc_copies_count copies;
 	int rc;
@@ -258,6 +288,8 @@ static int add_copies(struct ptc_daemon *d, const struct ptc_target *t, const st
 	rc = ptc_copies_count(&d->controllers, v, has, &copies, err);
 	if (rc == 0)
 		json_object_set_new(row, "copies", ptc_copies_count_json(&copies));
+	if (rc == 0 && whole_job)
+		add_copied(t, &copies, row);
 	return rc;
 }
 
@@ -357,9 +389,10 @@ static int add_details(struct ptc_daemon *d, struct ptc_target *t, bool whole_jo
 	if (rc == 0)
 		rc = add_state(d, t, &v, has, row, err);
 	if (rc == 0)
-		rc = add_copies(d, t, &v, has, row, err);
+		rc = add_copies(d, t, &v, has, whole_job, row, err);
 	if (rc == 0 && t->record.run != PTC_RUN_NONE)
 		add_run(d, t, &v, &now, row);
+	add_behind(&now, row);
 	if (rc == 0 && whole_job)
 		add_loss(d, t, &v, has, &now, row);
 	ptc_free(has);

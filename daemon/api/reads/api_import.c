@@ -2,9 +2,11 @@
 /* Import as the gateway sees it: the daemon the client talks to.
  *
  * Happy path: ImportBegin (on the controller) reserves memory on every node; ImportData streams scatter the bytes from
- * here to the nodes; ImportCommit (on the controller, api_import_commit.c) seals, compares digests with what the client
- * read, and commits. Failure modes: the client goes away in the middle of its data (the import is aborted, nothing is
- * left), an import that was aborted meanwhile (PTC_ESTATE: import again). */
+ * here to the nodes. A stream has a thread only while its client sends, and for a turn at a time: a client that waits
+ * for another daemon keeps nobody waiting here (docs/decisions/0075-imports-do-not-wait-in-circles.md); ImportCommit
+ * (on the controller, api_import_commit.c) seals, compares digests with what the client read, and commits. Failure
+ * modes: the client goes away in the middle of its data (the import is aborted, nothing is left), an import that was
+ * aborted meanwhile (PTC_ESTATE: import again). */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
@@ -20,6 +22,8 @@
 
 #define INTENT_WAIT_MS 5000
 #define POLL_MS        20
+#define LINGER_MS      20
+#define TURN_NS        INT64_C(250000000)
 
 /* ---- ImportBegin -----------------------------------------------------------------
  * After its answer the call stays open until the import has ended: its end is how the controller learns that the
@@ -238,10 +242,16 @@ struct import {
 	struct ptc_geometry geometry;
 	bool have_geometry;
 	struct ptc_scatter *scatter;
+	struct ptc_import_window *window; /* the client hands bytes over there; NULL: in messages */
 	uint64_t bytes;
-	uint8_t *buf; /* a message; kept from one to the next, so that its pages are there */
+	int64_t heard_ns; /* when the client has last sent something */
+	uint8_t *buf;     /* a message; kept from one to the next of a turn, so that its pages are there */
 	size_t room;
+	bool over; /* it is answered, or the controller was told */
 };
+
+/* What a stream has come to. */
+enum heard { HEARD_SOMETHING, HEARD_NOTHING, HEARD_END };
 
 /* One message of an import. Its bytes are where the message was read to, or in head. */
 struct chunk {
@@ -345,30 +355,21 @@ static int part_write(struct import *im, const struct ptc_import_part *part, str
 	return rc;
 }
 
-/* All that the client hands over in its window. */
-static int import_window(struct import *im, const Ptc__V1__ImportChunk *c, struct ptc_error *err)
+/* What the client hands over next in its window. Its end is the window's: the stream says whether that was all. */
+static int import_window(struct import *im, enum heard *ret, struct ptc_error *err)
 {
-	struct ptc_import_window *window;
 	struct ptc_import_part part = { 0 };
-	int rc = ptc_import_window_take(im->d->import_windows, c->window.data, c->window.len, ptc_api_uid(im->call),
-					&window, err);
+	int rc = ptc_import_window_next(im->window, &part, err);
 
+	*ret = rc == PTC_ETIMEOUT ? HEARD_NOTHING : HEARD_SOMETHING;
 	if (rc)
-		return rc;
-	while (!rc && !ptc_rpc_call_cancelled(im->call)) {
-		rc = ptc_import_window_next(window, &part, err);
-		if (rc == PTC_ETIMEOUT) {
-			rc = 0;
-			continue;
-		}
-		if (rc || !part.len)
-			break;
-		rc = part_write(im, &part, err);
-		if (rc == 0)
-			rc = ptc_import_window_taken(window, &part, err);
+		return rc == PTC_ETIMEOUT ? 0 : rc;
+	if (!part.len) {
+		im->window = ptc_import_window_free(im->window);
+		return 0;
 	}
-	ptc_import_window_free(window);
-	return rc;
+	rc = part_write(im, &part, err);
+	return rc ? rc : ptc_import_window_taken(im->window, &part, err);
 }
 
 static int import_message(struct import *im, struct ptc_rpc_message *m, struct ptc_error *err)
@@ -390,8 +391,9 @@ static int import_message(struct import *im, struct ptc_rpc_message *m, struct p
 				   chunk.len, PTC_BULK_MESSAGE_BYTES);
 	if (rc == 0 && chunk.len)
 		rc = ptc_scatter_write(im->scatter, c->item, c->offset, chunk.data, chunk.len, err);
-	if (rc == 0 && c->window.len)
-		rc = import_window(im, c, err);
+	if (rc == 0 && c->window.len && !im->window)
+		rc = ptc_import_window_take(im->d->import_windows, c->window.data, c->window.len, ptc_api_uid(im->call),
+					    &im->window, err);
 	im->bytes += chunk.len;
 	ptc_pb_free(&chunk.head->base);
 	return rc;
@@ -404,6 +406,8 @@ static void give_up(struct import *im, const char *why)
 	struct ptc_rpc_channel *channel;
 	char uid[16];
 
+	im->over = true;
+	im->scatter = ptc_scatter_free(im->scatter); /* it sends no more */
 	if (!im->id)
 		return;
 	ptc_event(im->d->cluster, im->target.meta.uuid, "import", "data stream ended early: %s", why);
@@ -418,40 +422,93 @@ static void give_up(struct import *im, const char *why)
 		     &(struct ptc_rpc_meta){ "ptc-uid", uid }, 1, NULL, NULL, NULL);
 }
 
-static int import_run(struct import *im, struct ptc_error *err)
+static int import_stream(struct import *im, enum heard *ret, struct ptc_error *err)
 {
 	struct ptc_rpc_message *m;
-	int rc;
+	int rc = ptc_rpc_call_recv_within(im->call, LINGER_MS, &m, err);
 
-	while ((rc = ptc_rpc_call_recv(im->call, &m, err)) == 0 && m) {
-		rc = import_message(im, m, err);
-		ptc_rpc_message_done(m);
-		if (rc)
-			return rc;
+	*ret = rc == PTC_ETIMEOUT ? HEARD_NOTHING : rc == 0 && !m ? HEARD_END : HEARD_SOMETHING;
+	if (rc || !m)
+		return rc == PTC_ETIMEOUT ? 0 : rc;
+	rc = import_message(im, m, err);
+	ptc_rpc_message_done(m);
+	return rc;
+}
+
+/* What comes within a turn, or until nothing comes for a moment. */
+static int import_turn(struct import *im, enum heard *ret, struct ptc_error *err)
+{
+	const int64_t until = ptc_sys_now_ns() + TURN_NS;
+	int rc = 0;
+
+	*ret = HEARD_SOMETHING;
+	while (!rc && *ret == HEARD_SOMETHING && ptc_sys_now_ns() < until) {
+		rc = im->window ? import_window(im, ret, err) : import_stream(im, ret, err);
+		if (*ret == HEARD_SOMETHING)
+			im->heard_ns = ptc_sys_now_ns();
 	}
 	if (rc == 0 && ptc_rpc_call_cancelled(im->call))
 		rc = ptc_error_set(err, PTC_ECANCELED, "the client went away");
-	if (rc == 0 && im->scatter)
+	if (rc == 0 && *ret == HEARD_END && im->scatter)
 		rc = ptc_scatter_finish(im->scatter, err);
 	return rc;
 }
 
-PTC_API_HANDLER(ptc_api_import_data)
+static void import_free(void *arg)
 {
-	struct import im = { .d = arg, .call = call };
+	struct import *im = arg;
+
+	if (!im->over)
+		give_up(im, "the client went away");
+	ptc_import_window_free(im->window);
+	ptc_scatter_free(im->scatter);
+	ptc_free(im->buf);
+	if (im->have_geometry)
+		ptc_geometry_done(&im->geometry);
+	ptc_free(im);
+}
+
+/* The client waits: for us no longer, but perhaps for another daemon. */
+static void import_rest(struct import *im, enum heard heard)
+{
+	ptc_free(im->buf);
+	im->buf = NULL;
+	im->room = 0;
+	ptc_rpc_call_again(im->call,
+			   heard == HEARD_SOMETHING ? 0 : ptc_wait_ms(im->heard_ns)); /* 0: its turn is over */
+}
+
+static int import_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
 	Ptc__V1__ImportDataReply reply = PTC__V1__IMPORT_DATA_REPLY__INIT;
 	struct ptc_error own = PTC_ERROR_INIT;
-	int rc = import_run(&im, &own);
+	struct import *im = arg;
+	enum heard heard;
+	int rc = import_turn(im, &heard, &own);
 
-	ptc_scatter_free(im.scatter);
-	ptc_free(im.buf);
-	if (im.have_geometry)
-		ptc_geometry_done(&im.geometry);
 	if (rc) {
-		give_up(&im, own.text);
+		give_up(im, own.text);
 		return ptc_error_set(err, rc, "%s", own.text);
 	}
+	if (heard != HEARD_END) {
+		import_rest(im, heard);
+		return 0;
+	}
+	im->over = true;
 	reply.version = PTC_WIRE_VERSION;
-	reply.bytes = im.bytes;
+	reply.bytes = im->bytes;
 	return ptc_pb_call_send(call, &reply.base, err);
+}
+
+PTC_API_HANDLER(ptc_api_import_data)
+{
+	struct import *im = ptc_calloc(1, sizeof *im);
+
+	if (!im)
+		return ptc_nomem(err);
+	im->d = arg;
+	im->call = call;
+	im->heard_ns = ptc_sys_now_ns();
+	ptc_rpc_call_follow(call, 0, import_step, im, import_free);
+	return 0;
 }

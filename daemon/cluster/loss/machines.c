@@ -14,9 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MS      INT64_C(1000000)
-#define GAP_NS  (150 * MS) /* between the beginnings of connections */
-#define LAST_NS (300 * MS) /* from the beginning of the last to the end of all */
+#define MS INT64_C(1000000)
 
 static bool same_host(const struct sockaddr_storage *a, const struct sockaddr *b)
 {
@@ -30,7 +28,7 @@ static bool same_host(const struct sockaddr_storage *a, const struct sockaddr *b
 		      &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
 }
 
-bool ptc_machine_is_own(const struct addrinfo *a)
+static bool is_own(const struct addrinfo *a)
 {
 	int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	struct sockaddr_storage from = { 0 };
@@ -43,6 +41,13 @@ bool ptc_machine_is_own(const struct addrinfo *a)
 	      same_host(&from, a->ai_addr);
 	close(fd);
 	return own;
+}
+
+bool ptc_machine_is_own(const struct addrinfo *a)
+{
+	while (a && !is_own(a))
+		a = a->ai_next;
+	return a != NULL;
 }
 
 struct addrinfo *ptc_machine_look_up(const char *address)
@@ -167,7 +172,7 @@ void ptc_machines_ask(struct ptc_machine_asked *v, size_t n, struct pollfd *fds)
 			    (v[i].answer == PTC_MACHINE_REFUSES && has_address(v[i].at, t)))
 				fds[PTC_MACHINE_TRIES * i + t].fd =
 					ptc_machine_connect(in_turn(v[i].at, t), &v[i].answer);
-		wait_ns(v, n, fds, t + 1 < PTC_MACHINE_TRIES ? GAP_NS : LAST_NS);
+		wait_ns(v, n, fds, t + 1 < PTC_MACHINE_TRIES ? PTC_MACHINE_GAP_NS : PTC_MACHINE_LAST_NS);
 	}
 	for (size_t k = 0; k < PTC_MACHINE_TRIES * n; k++)
 		if (fds[k].fd >= 0)

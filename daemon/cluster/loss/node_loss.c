@@ -49,6 +49,15 @@ bool ptc_loss_early(const struct ptc_loss *l, int64_t now_ns)
 	return l->since_ns && now_ns >= l->most_ns && now_ns - l->since_ns >= PTC_MIN(l->after_ns, PTC_LOSS_SETTLES_NS);
 }
 
+bool ptc_loss_early_if(const struct ptc_loss *l, uint32_t up, uint32_t ending, int64_t now_ns)
+{
+	struct ptc_loss then = *l;
+
+	for (uint32_t i = 0; i < ending && i < up; i++)
+		ptc_loss_node_ended(&then, up - i - 1, now_ns);
+	return ptc_loss_early(&then, now_ns);
+}
+
 bool ptc_refusals_saw(struct ptc_refusals *r, bool refused, int64_t now_ns)
 {
 	if (!refused || now_ns - r->last_ns > PTC_REFUSALS_LATE_NS)

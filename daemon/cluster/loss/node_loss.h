@@ -42,6 +42,9 @@ bool ptc_loss_is(const struct ptc_loss *l, int64_t down_ns, bool declared, int64
  * have ended; nor until etcd has answered without a break for after_ns, or for PTC_LOSS_SETTLES_NS if that is less, in
  * which every node that lives gets its lease back. */
 bool ptc_loss_early(const struct ptc_loss *l, int64_t now_ns);
+/* The same, were `ending` of the nodes that are up to end now: most may have gone together, and their leases end one
+ * after the other. up: the number of nodes that are up. */
+bool ptc_loss_early_if(const struct ptc_loss *l, uint32_t up, uint32_t ending, int64_t now_ns);
 /* What looks have found at the address of a node that is down: its machine is there, and its ptcd does not listen. All
  * zero: nobody has looked. A ptcd that a crash has ended listens again before PTC_REFUSED_NS are over, for systemd
  * starts it after half a second (deploy/systemd/ptcd.service.in). */

@@ -165,6 +165,22 @@ static void early(void **state)
 	assert_true(ptc_loss_early(&l, 3 * S));
 }
 
+/* One of four nodes has ended, and two of the others have not renewed their leases either: most may have gone. */
+static void early_if_others_end(void **state)
+{
+	struct ptc_loss l = { .after_ns = 10 * S };
+
+	(void)state;
+	run(&l, 1, 100);
+	ptc_loss_node_ended(&l, 3, 100 * S);
+	assert_true(ptc_loss_early(&l, 100 * S));
+	assert_true(ptc_loss_early_if(&l, 3, 0, 100 * S));
+	assert_true(ptc_loss_early_if(&l, 3, 1, 100 * S)); /* two of four */
+	assert_false(ptc_loss_early_if(&l, 3, 2, 100 * S));
+	assert_true(ptc_loss_early(&l, 100 * S)); /* nothing has been noted */
+	assert_false(ptc_loss_early_if(&l, 2, 3, 100 * S));
+}
+
 /* How long steps stand until a job goes on without a node. */
 static void steps_stand(void **state)
 {
@@ -259,6 +275,7 @@ int main(void)
 		cmocka_unit_test(most_in_turn),
 		cmocka_unit_test(one_of_two),
 		cmocka_unit_test(early),
+		cmocka_unit_test(early_if_others_end),
 		cmocka_unit_test(steps_stand),
 		cmocka_unit_test(refusals),
 		cmocka_unit_test(one_of_several_addresses),

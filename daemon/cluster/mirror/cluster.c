@@ -77,8 +77,11 @@ struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c)
 	c->tasks = ptc_tasks_free(c->tasks);
 	c->lease = ptc_etcd_lease_free(c->lease, true);
 	c->etcd = ptc_etcd_free(c->etcd);
-	for (size_t i = 0; i < c->nnodes; i++)
+	for (size_t i = 0; i < c->nnodes; i++) {
+		ptc_lease_end_reset(c->nodes[i]->end);
+		ptc_free(c->nodes[i]->end);
 		ptc_free(c->nodes[i]);
+	}
 	for (size_t i = 0; i < c->njobs; i++) {
 		ptc_free(c->jobs[i]->workers);
 		ptc_free(c->jobs[i]->lock_wait);

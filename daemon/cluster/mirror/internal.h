@@ -6,7 +6,7 @@
  *   mirror_devices.c     which job has which device
  *   mirror_jobs.c        jobs
  *   own_node.c           this node's key and lease
- *   mirror_losses.c      how often nodes were lost
+ *   mirror_losses.c      how often nodes were lost   mirror_leases.c  whether leases are about to end
  *   mirror_nodes.c       nodes   cluster_joining.c  which cluster this is
  *   cluster_access.c     accessors, tasks, waits
  *
@@ -91,6 +91,11 @@ void ptc_cluster_own_key_changed(struct ptc_cluster *c, const char *name); /* na
 /* Finds a node, or adds an unknown one as down. 0, PTC_ELIMIT or PTC_ENOMEM. */
 int ptc_cluster_intern_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index);
 void ptc_cluster_node_ended(struct ptc_cluster *c, struct ptc_node *n);
+
+/* mirror_leases.c */
+uint32_t ptc_cluster_doubtful(const struct ptc_cluster *c); /* nodes that are up, and may be gone (lease_end.h) */
+void ptc_cluster_leases_tick(struct ptc_cluster *c, int64_t now_ns);
+void ptc_cluster_lease_ended(struct ptc_node *n); /* it is down now: whether it is unreachable is known at once */
 
 /* mirror_losses.c */
 void ptc_cluster_losses_event(struct ptc_node *n, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv);

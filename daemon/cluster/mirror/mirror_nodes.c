@@ -73,6 +73,7 @@ void ptc_cluster_node_ended(struct ptc_cluster *c, struct ptc_node *n)
 	for (size_t i = 0; i < c->nnodes; i++)
 		up += c->nodes[i]->up;
 	ptc_loss_node_ended(&c->loss, up, n->down_ns);
+	ptc_cluster_lease_ended(n);
 }
 
 bool ptc_cluster_any_lost(const struct ptc_cluster *c)
@@ -91,7 +92,12 @@ int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c)
 /* Of a node that this daemon has never seen up, it cannot know how long it has had no lease. */
 bool ptc_cluster_early(const struct ptc_cluster *c, const struct ptc_node *n)
 {
-	return !n->up && n->create_revision && ptc_loss_early(&c->loss, ptc_sys_now_ns());
+	uint32_t up = 0;
+
+	for (size_t i = 0; i < c->nnodes; i++)
+		up += c->nodes[i]->up;
+	return !n->up && n->create_revision &&
+	       ptc_loss_early_if(&c->loss, up, ptc_cluster_doubtful(c), ptc_sys_now_ns());
 }
 
 void ptc_cluster_tick(struct ptc_cluster *c)
@@ -115,6 +121,7 @@ void ptc_cluster_tick(struct ptc_cluster *c)
 		n->lost = lost;
 	}
 	ptc_cluster_keep_losses(c, now);
+	ptc_cluster_leases_tick(c, now);
 	if (changed && ptc_cluster_synced(c)) {
 		c->epoch++;
 		c->opts.on_change(c->opts.arg, NULL);

@@ -49,6 +49,8 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 	if (!c->nodes[i]->up)
 		ptc_quarantine_back(&c->nodes[i]->quarantine, c->nodes[i]->create_revision, c->opts.node_quarantine_ns,
 				    ptc_sys_now_ns());
+	if (!c->nodes[i]->up || c->nodes[i]->lease != kv->lease)
+		ptc_lease_end_reset(c->nodes[i]->end);
 	c->nodes[i]->doc = doc;
 	c->nodes[i]->up = c->nodes[i]->seen = true;
 	c->nodes[i]->lost = c->nodes[i]->unreachable = c->nodes[i]->closed = c->nodes[i]->forgotten = false;

@@ -21,7 +21,10 @@
 #define RETRY_MAX 5                    /* ... so many times */
 #define FULL_NS   INT64_C(60000000000) /* how long a node without room is left alone */
 #define SWITCH_NS INT64_C(500000000)   /* after a switch: the next one may follow at once */
-#define LEAVE_OUT 8                    /* snapshots in a row: so much longer may copies take than `snapshot_every` */
+#define LEAVE_OUT 8u                   /* snapshots in a row: so much longer may copies take than `snapshot_every` */
+#define LEAVE_MAX (1u << 16)           /* with every: step, where so many steps may be shorter than a round */
+#define ROUNDS    4                    /* so many of the last one's length may the next one take */
+#define FORGET    0.9                  /* how much the snapshots before count for what they cost */
 
 /* ---- what is told ---- */
 
@@ -88,10 +91,13 @@ static void rest(struct ptc_copy_keeper *c, int64_t for_ns)
 {
 	round_done(c);
 	c->next_ns = ptc_sys_now_ns() + for_ns;
+	if (!for_ns) /* what comes next waits for no tick */
+		c->ctl->soon(c->ctl, 0);
 }
 
 static void retry(struct ptc_copy_keeper *c)
 {
+	c->quiet = false;
 	rest(c, RETRY_NS << PTC_MIN(c->failures, (unsigned)RETRY_MAX));
 	c->failures++;
 }
@@ -104,13 +110,16 @@ static void at_rest(struct ptc_copy_keeper *c)
 	rest(c, 0);
 }
 
-/* A switch may have begun and committed before the next tick stops the round. */
+/* A switch may have begun and committed before the next tick stops the round. The next one may follow at once, but not
+ * after a snapshot whose ranks train on. */
 static bool over(struct ptc_copy_keeper *c)
 {
+	const struct ptc_intent_doc *last = &c->ctl->intent;
+
 	if (!c->stopped && !c->ctl->gone && c->record_revision == c->ctl->record_revision)
 		return false;
 	c->stopped = false;
-	rest(c, SWITCH_NS);
+	rest(c, last->kind == PTC_SWITCH_SNAPSHOT && last->run_to ? 0 : SWITCH_NS);
 	return true;
 }
 
@@ -138,8 +147,9 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 	if (s->found.nowhere && !s->urgent)
 		tell_short(c, s);
 	if (!s->ntargets && !s->spare) {
-		if (c->brought && !s->found.bytes)
+		if (c->brought && !s->found.bytes && !c->quiet)
 			tell_reached(c);
+		c->quiet = c->config.steps && !s->found.bytes;
 		c->brought = c->brought && s->found.bytes;
 		/* No node can take more copies: none that is up and has room, and none that is down, or full until
 		 * something goes. */
@@ -168,7 +178,7 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		ptc_copy_keeper_name(c);
 		return;
 	}
-	if (!c->brought && !s->urgent)
+	if (!c->brought && !s->urgent && !c->quiet)
 		tell_begin(c, s);
 	c->brought = c->brought || !s->urgent;
 	c->phase = PTC_KEEPER_PUSHING;
@@ -359,11 +369,48 @@ static bool same(struct ptc_copy_keeper *c, uint64_t epoch)
 	       c->record_revision == ctl->record_revision && c->copies_revision == ctl->copies_revision;
 }
 
+/* For how long the switch that has just been committed stopped ranks. They have waited for it since before it began; a
+ * Capture lets them go on. */
+static int64_t stopped_ns(const struct ptc_controller *ctl)
+{
+	size_t i = 0;
+
+	while (i < ctl->nphases && ctl->phases[i].phase <= PTC_JOB_SEALING)
+		i++;
+	return i && i < ctl->nphases ? ctl->phases[i].at_ns - ctl->phases[0].at_ns : 0;
+}
+
+/* A snapshot of ranks that train on has been committed. */
+static void note_snapshot(struct ptc_copy_keeper *c)
+{
+	const struct ptc_controller *ctl = c->ctl;
+	const int64_t stopped = stopped_ns(ctl);
+	uint64_t steps;
+
+	if (ctl->intent.kind != PTC_SWITCH_SNAPSHOT || !ctl->intent.run_to || !stopped)
+		return;
+	if (c->stop_ns) {
+		c->passed_ns = c->passed_ns * FORGET + (double)(ctl->phases[0].at_ns - c->stop_ns);
+		c->stopped_ns = c->stopped_ns * FORGET + (double)stopped;
+	}
+	c->stop_ns = ctl->phases[0].at_ns;
+	if (!c->config.steps)
+		return;
+	c->held_ns = c->stop_ns + stopped * 100 / PTC_MAX(c->config.budget, 1);
+	steps = ctl->record.step > c->step ? PTC_MIN(ctl->record.step - c->step, LEAVE_MAX) : 0;
+	/* Came it before the ranks were told to, then so many left out were too few. */
+	c->leave = c->told_on ? (uint32_t)steps * ROUNDS : c->leave * 2;
+	c->leave = PTC_MIN(PTC_MAX(c->leave, LEAVE_OUT), LEAVE_MAX);
+	c->step = ctl->record.step;
+	c->told_on = false;
+}
+
 static void note_situation(struct ptc_copy_keeper *c, uint64_t epoch)
 {
 	const struct ptc_controller *ctl = c->ctl;
 
 	if (c->record_revision != ctl->record_revision) {
+		note_snapshot(c);
 		c->round = 0;
 		c->brought = c->told_short = c->told_full = false;
 		c->failures = 0;
@@ -376,6 +423,23 @@ static void note_situation(struct ptc_copy_keeper *c, uint64_t epoch)
 	c->epoch = epoch;
 	c->record_revision = ctl->record_revision;
 	c->copies_revision = ctl->copies_revision;
+}
+
+/* Ranks make snapshots again when these are due. */
+static void let_on(struct ptc_copy_keeper *c)
+{
+	struct ptc_controller *ctl = c->ctl;
+	const int64_t early_ns = c->held_ns - ptc_sys_now_ns();
+
+	if (!ctl->older.left_out || ctl->older.dropping)
+		return;
+	if (!ptc_copy_keeper_leaves_out(ctl)) {
+		ctl->older.left_out = false;
+		c->told_on = true;
+		ptc_older_tell_ranks(ctl);
+	} else if (early_ns > 0) {
+		ctl->soon(ctl, (uint64_t)early_ns / 1000000 + 1);
+	}
 }
 
 void ptc_copy_keeper_tick(struct ptc_controller *ctl)
@@ -396,10 +460,7 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl)
 	}
 	if (c->phase == PTC_KEEPER_REST && c->bridged && same(c, epoch))
 		ptc_older_bridged(ctl);
-	if (ctl->older.left_out && !ptc_copy_keeper_leaves_out(ctl) && !ctl->older.dropping) {
-		ctl->older.left_out = false;
-		ptc_older_tell_ranks(ctl);
-	}
+	let_on(c);
 	if (c->phase != PTC_KEEPER_REST || ptc_sys_now_ns() < c->next_ns || same(c, epoch))
 		return;
 	if (c->rested && c->config.count == 1 && !ctl->copies_revision &&
@@ -419,6 +480,15 @@ static bool can_copy(const struct ptc_copy_keeper *c)
 	return c && c->config.count > 1 && !c->nfull && !c->failures;
 }
 
+/* With every: step it has not looked yet, or copies are on their way also where there is no bridge. */
+static uint32_t steps_left_out(const struct ptc_controller *ctl, const struct ptc_copy_keeper *c)
+{
+	const bool seen = ptc_controller_idle(ctl) && c->record_revision == ctl->record_revision;
+	const bool waits = can_copy(c) && ctl->older.copied != ctl->record_revision && !c->rested;
+
+	return !seen || waits || ptc_sys_now_ns() < c->held_ns ? PTC_MAX(c->leave, LEAVE_OUT) : 0;
+}
+
 uint32_t ptc_copy_keeper_leaves_out(const struct ptc_controller *ctl)
 {
 	const struct ptc_copy_keeper *c = ctl->keeper;
@@ -426,13 +496,18 @@ uint32_t ptc_copy_keeper_leaves_out(const struct ptc_controller *ctl)
 		ctl->older.doc.bridge.snapshot && !ctl->older.dropping && ctl->older.copied != ctl->record_revision;
 	const bool rests = c && c->rested && c->record_revision == ctl->record_revision; /* for nodes that are down */
 
+	if (c && c->config.steps)
+		return steps_left_out(ctl, c);
 	return waits && can_copy(c) && !rests ? LEAVE_OUT : 0;
 }
 
 uint32_t ptc_copy_keeper_will_leave_out(const struct ptc_controller *ctl)
 {
+	const struct ptc_copy_keeper *c = ctl->keeper;
 	const uint64_t now = ctl->record.generation;
 
+	if (c && c->config.steps)
+		return PTC_MAX(c->leave, LEAVE_OUT);
 	return can_copy(ctl->keeper) && ctl->record.snapshot && ctl->older.no_room != now && ctl->older.bare != now
 		       ? LEAVE_OUT
 		       : 0;

@@ -91,6 +91,15 @@ struct ptc_copy_keeper {
 	void (*pushed)(struct ptc_copy_keeper *c);
 	void (*checked)(struct ptc_copy_keeper *c, int status, const char *why);
 	void (*named)(struct ptc_copy_keeper *c, bool fine, const char *why);
+	/* with `steps`: the record's step; so many of the next snapshots are left out; ranks have been told not to any
+	 * more; until held_ns they are not told, because the last snapshot has used the budget */
+	uint64_t step;
+	uint32_t leave;
+	bool told_on, quiet; /* quiet: the last copies have come; of those of each further step no event tells */
+	int64_t held_ns;
+	/* how long the last snapshots have stopped ranks, of what time, and when the newest of them began */
+	double stopped_ns, passed_ns;
+	int64_t stop_ns;
 };
 
 /* looking.c: [loop] starts the task; then c->looked. */

@@ -15,3 +15,7 @@ int ptc_copies_count(struct ptc_controllers *all, const struct ptc_view *v, cons
 		     struct ptc_copies_count *ret, struct ptc_error *err);
 /* `copies` of docs/control.md. NULL: out of memory. */
 json_t *ptc_copies_count_json(const struct ptc_copies_count *c);
+
+/* [loop] `copied` of docs/control.md, without `behind`: what the job's controller knows of its newest copies. NULL: the
+ * job asks for none, or it is not known yet. */
+json_t *ptc_copied_json(const struct ptc_controller *ctl);

@@ -3,6 +3,8 @@
  * way until the test answers it. */
 #include "daemon/controller/copies/copy_keeper.h"
 
+#include "base/sys/sys.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,6 +18,8 @@ static struct {
 	unsigned looks, pushes, cancels, bridged, told, named;
 	bool idle, yields; /* yields: there is a bridge */
 	char yielded[64];  /* the nodes without room */
+	unsigned soon;     /* so often the keeper has asked to be called again */
+	uint64_t soon_ms;  /* by then */
 } seen;
 
 /* ---- the rooms below ---- */
@@ -111,6 +115,13 @@ void ptc_copy_keeper_pushes_done(struct ptc_copy_keeper *c)
 	(void)c;
 }
 
+static void soon(struct ptc_controller *ctl, uint64_t ms)
+{
+	(void)ctl;
+	seen.soon++;
+	seen.soon_ms = ms;
+}
+
 /* ---- the test ---- */
 
 static struct world {
@@ -125,6 +136,7 @@ static int setup(void **state)
 	w = calloc(1, sizeof *w);
 	assert_non_null(w);
 	w->ctl.all = &w->all;
+	w->ctl.soon = soon;
 	w->ctl.has_record = true;
 	w->ctl.record.snapshot = 1;
 	w->ctl.record_revision = 7;
@@ -340,6 +352,101 @@ static void test_bridge_yields(void **state)
 	looks(2);
 }
 
+/* A snapshot at that step has been committed, whose ranks stood still for so long. */
+static void commit(uint64_t step, int64_t stopped_ms)
+{
+	struct ptc_controller *ctl = &w->ctl;
+	const int64_t began = ptc_sys_now_ns() - stopped_ms * 1000000;
+
+	ctl->intent = (struct ptc_intent_doc){ .kind = PTC_SWITCH_SNAPSHOT, .run_from = true, .run_to = true };
+	ctl->phases[0].phase = PTC_JOB_CHECKING;
+	ctl->phases[0].at_ns = began;
+	ctl->phases[1].phase = PTC_JOB_SEALING;
+	ctl->phases[1].at_ns = began;
+	ctl->phases[2].phase = PTC_JOB_AGREEING;
+	ctl->phases[2].at_ns = began + stopped_ms * 1000000;
+	ctl->nphases = 3;
+	ctl->record.step = step;
+	ctl->record_revision++;
+	ctl->older.left_out = true; /* so its Finish has said */
+}
+
+/* The look under way finds that all copies are there. */
+static void answer_steps(uint8_t budget)
+{
+	struct ptc_copy_keeper *c = w->ctl.keeper;
+	struct ptc_copy_keeper_seen s = { .config = { .count = 2, .steps = true, .budget = budget } };
+
+	s.found.fewest = 2;
+	c->looked(c, &s);
+	ptc_copy_keeper_tick(&w->ctl);
+}
+
+/* A job that wants a snapshot at each step: until the copies of one are complete, and its share of the time is over,
+ * steps are left out, and no longer. No tick is waited for. */
+static void test_steps(void **state)
+{
+	struct ptc_copy_keeper *c;
+
+	(void)state;
+	looks(1);
+	c = w->ctl.keeper;
+	assert_int_equal(seen.soon, 0);
+	answer_steps(100);
+	assert_true(seen.soon > 0 && seen.soon_ms == 0);
+	commit(10, 1);
+	assert_int_equal(ptc_copy_keeper_will_leave_out(&w->ctl), 8);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8); /* it has not looked yet */
+	looks(2);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+	assert_int_equal(seen.told, 0);
+	answer_steps(100);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	assert_int_equal(seen.told, 1);
+	commit(30, 1); /* it took 20 steps: 80 are time enough */
+	looks(3);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 80);
+	commit(111, 1); /* they were not */
+	assert_int_equal(seen.told, 1);
+	ptc_copy_keeper_stop(&w->ctl);
+	answer_steps(100);
+	looks(4);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 160);
+	answer_steps(100);
+	assert_int_equal(seen.told, 2);
+	commit(5, 1); /* the job has gone back meanwhile */
+	looks(5);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+	c->failures = 1; /* nobody takes copies now: snapshots go on without */
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	c->failures = 0;
+	answer_steps(50);
+	assert_int_equal(seen.told, 3);
+}
+
+/* A snapshot that stops ranks for 10 s, where they may stand still for half of the time. */
+static void test_budget(void **state)
+{
+	struct ptc_copy_keeper *c;
+
+	(void)state;
+	looks(1);
+	c = w->ctl.keeper;
+	answer_steps(50);
+	commit(10, 10000);
+	looks(2);
+	answer_steps(50);
+	assert_true(ptc_copy_keeper_leaves_out(&w->ctl) > 0);
+	assert_int_equal(seen.told, 0);
+	assert_in_range(seen.soon_ms, 5000, 10001);
+	c->held_ns = ptc_sys_now_ns();
+	ptc_copy_keeper_tick(&w->ctl);
+	assert_int_equal(seen.told, 1);
+	commit(11, 10000);
+	looks(3); /* what they cost is known from the second one on */
+	assert_true(c->passed_ns > 0 && c->stopped_ns >= 1e10 && c->stopped_ns < 1.1e10);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -349,6 +456,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_bridge, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_leaves_out, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bridge_yields, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_steps, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_budget, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

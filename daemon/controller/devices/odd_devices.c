@@ -13,7 +13,6 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/log.h"
 #include "base/sys/sys.h"
 #include "daemon/agent/geometry/replica_votes.h"
 
@@ -67,52 +66,24 @@ void ptc_odd_devices_found(struct ptc_controller *ctl, const struct ptc_odd_rank
 
 /* ---- in etcd ---- */
 
-struct written {
-	struct ptc_controller *ctl;
-	int64_t fence;
-	struct ptc_slow_device *v;
-	size_t n;
-	bool left, ok;
-	int rc;
-};
-
-static void write_work(void *arg, struct ptc_etcd *etcd)
+static void was_left(struct ptc_controller *ctl, bool ok)
 {
-	struct written *w = arg;
+	struct ptc_odd_devices *o = ctl->devices.odd;
 
-	w->rc = ptc_devices_left_write(etcd, w->ctl->uuid, w->fence, w->v, w->n, w->left, &w->ok);
-}
-
-static void was_written(void *arg)
-{
-	struct written *w = arg;
-	struct ptc_odd_devices *o = w->ctl->devices.odd;
-
-	if (w->rc && !w->ctl->gone && !w->left && /* an event has said that the job keeps them */
-	    ptc_cluster_run_later(w->ctl->all->cluster, w->ctl->uuid, RETRY_NS / 1000000, write_work, was_written, w) ==
-		    0)
+	if (ctl->gone || !o || o->state != ODD_WRITING)
 		return;
-	if (!w->ctl->gone && o && o->state == ODD_WRITING && w->left) {
-		o->state = w->rc == 0 && w->ok ? ODD_WRITTEN : ODD_FOUND;
-		o->retry_ns = ptc_sys_now_ns() + RETRY_NS;
-		o->written_ns = ptc_sys_now_ns();
-	}
-	ptc_controller_unref(w->ctl);
-	ptc_free(w->v);
-	ptc_free(w);
+	o->state = ok ? ODD_WRITTEN : ODD_FOUND;
+	o->retry_ns = ptc_sys_now_ns() + RETRY_NS;
+	o->written_ns = ptc_sys_now_ns();
 }
 
 static void write_down(struct ptc_controller *ctl, const struct ptc_odd_devices *o, bool left)
 {
-	struct written *w = ptc_calloc(1, sizeof *w);
+	struct ptc_slow_device *v = ptc_calloc(o->n, sizeof *v);
 
-	ptc_require(w);
-	*w = (struct written){
-		ptc_controller_ref(ctl), ctl->fence, ptc_calloc(o->n, sizeof *o->v), o->n, left, false, 0
-	};
-	ptc_require(w->v);
-	memcpy(w->v, o->v, o->n * sizeof *o->v);
-	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, write_work, was_written, w) == 0);
+	ptc_require(v);
+	memcpy(v, o->v, o->n * sizeof *v);
+	ptc_devices_left_write(ctl, v, o->n, left, left ? was_left : NULL);
 }
 
 /* Of the record's ranks on devices that were written down before, by this controller or another: how many. */

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds out whether the machines of nodes that are down are there at all, and whether a ptcd listens on them. Only of
  * nodes that have ranks of a job which trains, or get some, or whose ranks were given up; for all jobs of this daemon
- * together.
+ * together. While such nodes are up, their leases are watched: then it is mostly known when a lease ends whether the
+ * machine is there (daemon/cluster/mirror/mirror_leases.c), and what is here shows whether that has changed since.
  *
  * Happy path: such a machine gets some connections, one after the other (ptc_machines_ask). If it neither takes nor
  * refuses any of them, the node is unreachable until a later look, or until it has a lease again. A ptcd that is
  * restarted, upgraded or stopped under its ranks is not: its kernel answers. If the kernel refuses each look for
  * PTC_REFUSED_NS, the node is closed until one is taken, or until it has a lease again.
+ *
+ * If there are more machines than a look takes, it takes those that were looked at longest ago, and the next one
+ * follows at once.
  *
  * Failure modes: a name that nobody resolves, a machine of our own that is silent, no memory: nothing can be told, so
  * it is neither. If our own network is gone, all are unreachable: whoever acts on it has heard of other nodes since.
@@ -31,6 +35,7 @@
 struct asked {
 	uint32_t node;
 	int64_t down_ns; /* of the node, when the look began */
+	int64_t last_ns; /* of the look before */
 	char address[256];
 	bool own;
 };
@@ -38,6 +43,7 @@ struct asked {
 struct ptc_unreachable {
 	struct ptc_controllers *all;
 	bool asking;
+	bool more;                  /* machines than there is room for in a look */
 	int64_t next_ns, looked_ns; /* looked_ns: when the last look ended */
 	size_t n;
 	struct asked v[MACHINES_MAX];
@@ -95,7 +101,7 @@ static void looked(void *arg)
 	for (size_t i = 0; i < a->n; i++)
 		changed |= take_answer(a, i, &counts);
 	a->asking = false;
-	a->next_ns = changed ? 0 : ptc_sys_now_ns() + (counts ? REFUSED_NS : AGAIN_NS);
+	a->next_ns = changed || a->more ? 0 : ptc_sys_now_ns() + (counts ? REFUSED_NS : AGAIN_NS);
 	for (size_t i = a->all->n; changed && i-- > 0;) {
 		struct ptc_controller *ctl = i < a->all->n ? ptc_controller_ref(a->all->list[i]) : NULL;
 
@@ -108,22 +114,42 @@ static void looked(void *arg)
 	}
 }
 
+/* Room for one more, whose last look was then. NULL: there is none, and all others are due before it. */
+static struct asked *room_for(struct ptc_unreachable *a, int64_t last_ns)
+{
+	struct asked *latest = a->v;
+
+	if (a->n < MACHINES_MAX)
+		return &a->v[a->n++];
+	a->more = true;
+	for (size_t i = 1; i < a->n; i++)
+		if (a->v[i].last_ns > latest->last_ns)
+			latest = &a->v[i];
+	return latest->last_ns > last_ns ? latest : NULL;
+}
+
 /* True: nobody has looked at it since it went down. */
 static bool want(struct ptc_unreachable *a, const char *node)
 {
 	const struct ptc_node *n;
+	struct asked *v;
 	bool known = false;
 	uint32_t at;
 
 	if (!ptc_cluster_find_node(a->all->cluster, node, &at))
 		return false;
 	n = ptc_cluster_node(a->all->cluster, at);
+	if (n->up)
+		ptc_cluster_watch_lease(a->all->cluster, at);
 	for (size_t i = 0; i < a->n; i++)
 		known |= a->v[i].node == at;
-	if (known || n->up || !n->doc.address[0] || a->n == MACHINES_MAX)
+	if (known || n->up || !n->doc.address[0])
 		return false;
-	a->v[a->n] = (struct asked){ .node = at, .down_ns = n->down_ns };
-	snprintf(a->v[a->n++].address, sizeof a->v->address, "%s", n->doc.address);
+	v = room_for(a, n->refusals.last_ns);
+	if (v) {
+		*v = (struct asked){ .node = at, .down_ns = n->down_ns, .last_ns = n->refusals.last_ns };
+		snprintf(v->address, sizeof v->address, "%s", n->doc.address);
+	}
 	return n->refusals.last_ns < n->down_ns;
 }
 
@@ -133,6 +159,7 @@ static bool want_all(struct ptc_unreachable *a)
 	bool fresh = false;
 
 	a->n = 0;
+	a->more = false;
 	for (size_t i = 0; i < all->n; i++) {
 		const struct ptc_controller *ctl = all->list[i];
 		const struct ptc_generation_doc *g = ptc_controller_current(ctl);

@@ -347,6 +347,8 @@ static void shed_done(void *arg)
 	}
 	if (!s->ok && s->bridge && s->yielded && same_bridge(&ctl->older.doc.bridge, &s->gone))
 		note_yielded(ctl, s->node, s->lacks); /* again */
+	if (s->ok && !ctl->gone) /* ranks may wait for it: snapshots that are due are not left out any more */
+		ctl->soon(ctl, 0);
 	ptc_controller_unref(ctl);
 	ptc_free(s);
 }

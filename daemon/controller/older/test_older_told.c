@@ -169,6 +169,11 @@ static struct ptc_copies_keeper *test_copy(const struct ptc_copies_keeper *k)
 
 static struct ptc_controller ctl;
 
+static void soon(struct ptc_controller *of, uint64_t ms)
+{
+	(void)of, (void)ms;
+}
+
 static void set_up(void)
 {
 	static char n0[] = "n0", n1[] = "n1", *of_record[] = { n0, n1 };
@@ -179,6 +184,7 @@ static void set_up(void)
 
 	ctl.all = &all;
 	ctl.step = step;
+	ctl.soon = soon;
 	ctl.known = known;
 	ctl.nknown = NODES;
 	ctl.record.generation = 2;

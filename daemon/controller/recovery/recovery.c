@@ -43,6 +43,7 @@
 
 struct parts {
 	uint32_t down, lost, unreachable, by_time; /* lost: also those that are passed by, and the unreachable ones */
+	uint32_t doubtful;                         /* are up, but their leases are about to end, and they say nothing */
 	bool declared;                             /* all that are lost */
 	bool back;                                 /* one has come back a moment ago */
 	int64_t latest;                            /* the last of them went down then */
@@ -71,6 +72,7 @@ static struct parts look(const struct ptc_controller *ctl)
 			continue;
 		n = ptc_cluster_node(ctl->all->cluster, at);
 		p.back |= at < ctl->nknown && ctl->known[at].back_ns && now - ctl->known[at].back_ns < BACK_NS;
+		p.doubtful += n->up && ptc_lease_end_doubtful(n->end);
 		if (n->up)
 			continue;
 		unreachable = shrinks(ctl) && ptc_controller_unreachable(ctl, at, due);
@@ -193,6 +195,7 @@ static void mark(struct ptc_controller *ctl, uint64_t id, enum ptc_recovery_kind
 
 	r->told.kind = NULL;
 	r->mark_id = id;
+	r->marked_ns = ptc_sys_now_ns();
 	r->mark = ctl->record;
 	r->mark.recovery = kind;
 	r->mark.hung = false;
@@ -330,7 +333,8 @@ static void planned_live(struct ptc_controller *ctl, struct ptc_recovery_plan *p
 	if (!ptc_controller_idle(ctl) || ctl->record.run != PTC_RUN_LIVE || !stands(ctl, &parts))
 		return;
 	if (p->status == 0) {
-		(void)ptc_recovery_hold(ctl); /* act goes on */
+		if (ptc_recovery_hold(ctl) >= PTC_HOLD_FOUND) /* else it calls the tick when it knows */
+			ptc_recovery_tick(ctl);
 		return;
 	}
 	try_later(ctl);
@@ -789,6 +793,25 @@ static void back(struct ptc_controller *ctl)
 		ptc_recovery_let_go(ctl); /* with its ranks, or without them: then it says so */
 }
 
+/* Of ranks that train. If a node may be gone, others are asked before its lease has ended: since when they stand counts
+ * from there. After its end they are asked once more, at once. */
+static void look_at_ranks(struct ptc_controller *ctl, const struct parts *p)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+	int64_t now = ptc_sys_now_ns();
+	bool unsure = p->down || p->doubtful;
+
+	if (unsure && !r->has_elastic && !r->planning && now >= r->retry_ns)
+		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
+	if (!unsure) {
+		ptc_hang_tick(ctl);
+		if (ptc_stragglers_tick(ctl))
+			ptc_recovery_ask(ctl, true);
+	} else if (now - r->rounds.asked_ns >= ASK_NS || (p->down && r->rounds.asked_ns < p->latest)) {
+		ptc_recovery_ask(ctl, false); /* whatever is planned: what decides is where steps are then */
+	}
+}
+
 void ptc_recovery_tick(struct ptc_controller *ctl)
 {
 	struct parts p;
@@ -806,19 +829,10 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 	ctl->recovery.by_time = p.by_time;
 	if (ctl->record.recovery)
 		ptc_growth_forget_absent(ctl);
-	if (p.down || p.back) /* ranks may have waited for that node's: it counts anew from here */
+	if (p.down || p.doubtful || p.back) /* ranks may have waited for that node's: it counts anew from here */
 		ctl->recovery.rounds.stand.still_ns = ptc_sys_now_ns();
-	if (ctl->record.run == PTC_RUN_LIVE && p.down && !ctl->recovery.has_elastic && !ctl->recovery.planning &&
-	    ptc_sys_now_ns() >= ctl->recovery.retry_ns)
-		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
-	if (ctl->record.run == PTC_RUN_LIVE && p.down && ptc_sys_now_ns() - ctl->recovery.rounds.asked_ns >= ASK_NS)
-		ptc_recovery_ask(ctl,
-				 false); /* whatever is planned or waited for: what decides is where steps are then */
-	else if (ctl->record.run == PTC_RUN_LIVE && !p.down) {
-		ptc_hang_tick(ctl);
-		if (ptc_stragglers_tick(ctl))
-			ptc_recovery_ask(ctl, true);
-	}
+	if (ctl->record.run == PTC_RUN_LIVE)
+		look_at_ranks(ctl, &p);
 	if (ctl->recovery.planning || ptc_sys_now_ns() < ctl->recovery.retry_ns || ptc_leaving_holds(ctl))
 		return;
 	if (ctl->record.run != PTC_RUN_LIVE) {

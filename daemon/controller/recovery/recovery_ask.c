@@ -3,7 +3,8 @@
  *
  * Happy path: each node of the generation that is up answers Ranks; the last answer ends the round. Failure modes: a
  * node that does not answer is suspected (controller_send.c probes it and revokes its lease), and the round does not
- * count. Loop thread. */
+ * count. A node that is up, but has not renewed its lease, and whose machine is silent, is not waited for: the round
+ * shows where the others are, but nobody is given up by it. Loop thread. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/recovery/stragglers.h"
 
@@ -31,14 +32,16 @@ static void round_ends(struct ptc_rank_rounds *r)
 {
 	if (r->silent)
 		return;
-	if (!r->n || r->least != r->now)
+	if (!r->still_ns || r->least != r->now)
 		r->still_ns = r->asked_ns;
-	if (!r->n || r->stand.least != r->stand.now)
+	if (!r->stand.still_ns || r->stand.least != r->stand.now)
 		r->stand.still_ns = r->asked_ns;
 	r->stand.least = r->stand.now;
 	r->stand.step_s = r->stand.now_s;
 	r->least = r->now;
 	r->step_s = r->now_s;
+	if (r->partial) /* it shows since when steps stand, but not that all who live have been asked */
+		return;
 	r->done_ns = r->asked_ns;
 	r->n++;
 }
@@ -97,6 +100,7 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 	struct ptc_rank_rounds *r = &ctl->recovery.rounds;
 	ProtobufCMessage *msg = NULL;
 	struct ptc_rank_rows rows = { 0 };
+	bool ends = false;
 
 	(void)err;
 	if (!ctl->gone && r->incarnation == a->incarnation) {
@@ -110,9 +114,12 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 			r->silent = true;
 		if (status == PTC_EPEER || (status == PTC_ETIMEOUT && !r->patient))
 			ptc_controller_suspect(ctl, a->node, a->lease);
-		if (--r->awaited == 0)
+		ends = --r->awaited == 0;
+		if (ends)
 			round_ends(r);
 	}
+	if (ends && !r->patient) /* somebody waits for what it says: a node is down, or a rank has failed */
+		ctl->give_turn(ctl);
 	ptc_rank_rows_done(&rows);
 	ptc_pb_free(msg);
 	ptc_free(a);
@@ -122,6 +129,7 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 static void ask_node(struct ptc_controller *ctl, const char *name)
 {
 	struct ptc_rank_rounds *r = &ctl->recovery.rounds;
+	bool judges = ctl->recovery.judging.incarnation == ctl->record.incarnation;
 	Ptc__V1__JobRequest req = PTC__V1__JOB_REQUEST__INIT;
 	struct ptc_rpc_channel *channel;
 	const struct ptc_node *n;
@@ -135,6 +143,10 @@ static void ask_node(struct ptc_controller *ctl, const char *name)
 	n = ptc_cluster_node(ctl->all->cluster, at);
 	if (!n->up)
 		return;
+	if (ptc_lease_end_doubtful(n->end) && !judges) {
+		r->partial = true;
+		return;
+	}
 	a = ptc_calloc(1, sizeof *a);
 	ptc_require(a);
 	*a = (struct ask){ ptc_controller_ref(ctl), at, n->lease, r->incarnation };
@@ -162,7 +174,7 @@ void ptc_recovery_ask(struct ptc_controller *ctl, bool patient)
 	if (r->awaited)
 		return;
 	r->asked_ns = ptc_sys_now_ns();
-	r->silent = false;
+	r->silent = r->partial = false;
 	r->patient = patient;
 	r->now = UINT64_MAX;
 	r->now_s = 0;

@@ -211,6 +211,8 @@ static void chosen(void *arg)
 			ask_all(ctl, c->step);
 		else
 			none(ctl, c->why);
+		if (h->state >= PTC_HOLD_FOUND)
+			ctl->give_turn(ctl); /* somebody waits for it */
 	}
 	choice_free(c);
 	ptc_controller_unref(ctl);
@@ -337,6 +339,8 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 			ptc_controller_suspect(ctl, a->node, a->lease);
 		if (--h->awaited == 0)
 			round_ends(ctl);
+		if (h->state >= PTC_HOLD_FOUND)
+			ctl->give_turn(ctl);
 	}
 	ptc_pb_free(msg);
 	ptc_free(a);

@@ -16,8 +16,6 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/log.h"
-#include "base/number/fence.h"
 #include "base/sys/sys.h"
 #include "daemon/controller/internal.h"
 
@@ -29,7 +27,6 @@
 #define SEEN_NS   (500 * MS) /* within that the mirror shows what was written */
 #define RETRY_NS  (5000 * MS)
 #define TRIES_MAX 4
-#define WRITE_MS  1000
 
 static int64_t backoff_ms(const struct ptc_controller *ctl)
 {
@@ -55,59 +52,23 @@ static const struct ptc_slow_devices *left_of(const struct ptc_controller *ctl)
 
 /* ---- in etcd ------------------------------------------------------------------------------- */
 
-struct written {
-	struct ptc_controller *ctl;
-	int64_t fence;
-	struct ptc_slow_device *v;
-	size_t n;
-	bool left; /* they are written down; otherwise they are removed */
-	int rc;
-	bool ok;
-};
-
-static void write_work(void *arg, struct ptc_etcd *etcd)
+static void was_written(struct ptc_controller *ctl, bool ok)
 {
-	struct written *w = arg;
-
-	w->rc = ptc_devices_left_write(etcd, w->ctl->uuid, w->fence, w->v, w->n, w->left, &w->ok);
-}
-
-/* What is given back has been told as such, so it is tried until etcd has it. What is left is decided
- * anew. */
-static void was_written(void *arg)
-{
-	struct written *w = arg;
-	struct ptc_straggler_drain *d = w->ctl->recovery.drain;
-
-	if (w->rc && !w->ctl->gone)
-		ptc_debug("job", "job=%s which devices it leaves is not written: etcd is unreachable",
-			  w->ctl->meta.name);
-	if (w->rc && !w->ctl->gone && !w->left) {
-		w->rc = 0;
-		if (ptc_cluster_run_later(w->ctl->all->cluster, w->ctl->uuid, WRITE_MS, write_work, was_written, w) ==
-		    0)
-			return;
-	}
-	w->ctl->recovery.writes_slow = false;
-	if (d)
-		d->seen_ns = ptc_sys_now_ns() + SEEN_NS;
-	ptc_controller_unref(w->ctl);
-	ptc_free(w->v);
-	ptc_free(w);
+	(void)ok; /* the keys tell */
+	ctl->recovery.writes_slow = false;
+	if (ctl->recovery.drain)
+		ctl->recovery.drain->seen_ns = ptc_sys_now_ns() + SEEN_NS;
 }
 
 /* Takes v. */
 static void write_down(struct ptc_controller *ctl, struct ptc_slow_device *v, size_t n, bool left)
 {
-	struct written *w = n ? ptc_calloc(1, sizeof *w) : NULL;
-
-	if (!w) {
+	if (!n) {
 		ptc_free(v);
 		return;
 	}
-	*w = (struct written){ ptc_controller_ref(ctl), ctl->fence, v, n, left, 0, false };
 	ctl->recovery.writes_slow = true;
-	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, write_work, was_written, w) == 0);
+	ptc_devices_left_write(ctl, v, n, left, was_written);
 }
 
 /* Removes those that `which` names. Their names go into text, if that is not NULL. */

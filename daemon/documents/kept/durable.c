@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#define LENGTH_BYTES 4 /* of the header, before it */
+
 #define KEY(name, k, ...) PTC_ROW(struct ptc_durable, name, key[k], STRING, __VA_ARGS__)
 #define IF(k)             PTC_IF(struct ptc_durable, key[k])
 
@@ -62,18 +64,21 @@ int ptc_durable_encode(const struct ptc_durable *d, char **ret_data, size_t *ret
 	struct ptc_buf b = PTC_BUF_INIT;
 	char *text = ptc_members_to_text((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), &header_members, &h);
 	size_t len = text ? strlen(text) : 0;
-	uint8_t le[4];
+	size_t all = LENGTH_BYTES + len;
+	char *at = NULL;
 
-	if (!text)
-		return PTC_ENOMEM;
-	for (unsigned i = 0; i < sizeof le; i++)
-		le[i] = (uint8_t)(len >> (8 * i));
-	ptc_buf_append(&b, le, sizeof le);
-	ptc_buf_append(&b, text, len);
 	for (size_t i = 0; i < d->blobs->n; i++)
-		ptc_buf_append(&b, d->blobs->v[i].data, d->blobs->v[i].len);
+		all += d->blobs->v[i].len;
+	if (text) /* all at once: a buffer that grows copies megabytes again */
+		at = ptc_buf_extend(&b, all);
+	for (unsigned i = 0; at && i < LENGTH_BYTES; i++)
+		*at++ = (char)(len >> (8 * i));
+	if (at)
+		at = mempcpy(at, text, len);
+	for (size_t i = 0; at && i < d->blobs->n; i++)
+		at = mempcpy(at, d->blobs->v[i].data, d->blobs->v[i].len);
 	ptc_free(text);
-	if (ptc_buf_failed(&b)) {
+	if (!at) {
 		ptc_buf_done(&b);
 		return PTC_ENOMEM;
 	}
@@ -125,14 +130,14 @@ static int take_blobs(const char *what, const struct header *h, const char *data
 int ptc_durable_decode(const char *what, const void *data, size_t len, struct ptc_durable *ret, struct ptc_error *err)
 {
 	const uint8_t *p = data;
-	const char *text = (const char *)data + 4;
+	const char *text = (const char *)data + LENGTH_BYTES;
 	struct header h = { 0 };
 	size_t head = 0;
 	int rc;
 
-	for (size_t i = 0; i < 4 && len >= 4; i++)
+	for (size_t i = 0; i < LENGTH_BYTES && len >= LENGTH_BYTES; i++)
 		head |= (size_t)p[i] << (8 * i);
-	if (len < 4 || head > len - 4)
+	if (len < LENGTH_BYTES || head > len - LENGTH_BYTES)
 		return corrupt(what, err);
 	rc = ptc_members_from_text(what, PTC_DOC_OLDEST, PTC_DOC_VERSION, &header_members, text, head, &h, err);
 	if (rc)

@@ -543,6 +543,13 @@ static const struct ptc_slot_memory *memory_of(const struct ptc_slot_copying *c,
 	return NULL;
 }
 
+static uint32_t flags_of(enum ptc_copy_pages pages)
+{
+	if (pages == PTC_PAGES_MAPPED)
+		return 0;
+	return PTC_COPY_FRESH | (pages == PTC_PAGES_THERE ? PTC_COPY_THERE : 0);
+}
+
 static int make_request(const struct ptc_copy_call *call, const struct ptc_slot_memory **ret_memory,
 			struct ptc_copy_request *q, struct ptc_error *err)
 {
@@ -557,7 +564,7 @@ static int make_request(const struct ptc_copy_call *call, const struct ptc_slot_
 				     "internal error: a copy uses no memory, or memory that no copier process has");
 	q->head = (struct ptc_copy_head){ .version = PTC_COPY_VERSION,
 					  .op = call->op,
-					  .flags = call->fresh ? PTC_COPY_FRESH : 0,
+					  .flags = flags_of(call->pages),
 					  .pid = call->pid,
 					  .nthere = (uint32_t)call->nthere,
 					  .nhere = (uint32_t)call->nhere };

@@ -36,9 +36,9 @@ void ptc_copiers_done(struct ptc_copiers *cs);
 struct ptc_copy_call {
 	const char *uuid;
 	uid_t uid;
-	pid_t pid;           /* the rank's */
-	enum ptc_copy_op op; /* READ, WRITE or COMPARE */
-	bool fresh;
+	pid_t pid;                        /* the rank's */
+	enum ptc_copy_op op;              /* READ, WRITE or COMPARE */
+	enum ptc_copy_pages pages;        /* of a READ */
 	const struct iovec *there, *here; /* equal bytes; at most PTC_COPY_SPANS_MAX spans each */
 	size_t nthere, nhere;
 	struct ptc_slot_copying *copying;

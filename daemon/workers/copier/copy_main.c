@@ -26,7 +26,8 @@
 
 #define STACK_BYTES   (256u << 10)
 #define COMPARE_BYTES (256u << 10)
-#define FILES_MAX     64 /* sockets and what is being mapped */
+#define FILES_MAX     64          /* sockets and what is being mapped */
+#define JOIN_BYTES    (64u << 10) /* between rows; less than a chunk, so no chunk without blocks lies between them */
 
 struct map {
 	uint8_t *base; /* NULL: none */
@@ -79,17 +80,32 @@ static int add_map(const struct ptc_copy_head *h, int fd)
 
 /* ---- a copy ---- */
 
-/* Pages that are not in our page table yet are put there at once: a fault for each costs twice as much. */
-static void populate(const struct iovec *v, size_t n)
+static void populate_range(uintptr_t from, uintptr_t to, bool there)
+{
+	(void)madvise((void *)from, to - from, there ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
+}
+
+/* Pages that are not in our page table yet are put there at once: a fault for each costs twice as much. Rows near each
+ * other are one request, since the kernel looks at each page of a request. */
+static void populate(const struct iovec *v, size_t n, bool there)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	uintptr_t begin = 0, end = 0; /* of pages that wait to be asked for */
 
 	for (size_t i = 0; i < n; i++) {
 		uintptr_t from = (uintptr_t)v[i].iov_base & ~(page - 1);
 		uintptr_t to = ((uintptr_t)v[i].iov_base + v[i].iov_len + page - 1) & ~(page - 1);
 
-		(void)madvise((void *)from, to - from, MADV_POPULATE_WRITE);
+		if (from < begin || from > end + JOIN_BYTES) {
+			if (end > begin)
+				populate_range(begin, end, there);
+			begin = from;
+			end = to;
+		}
+		end = PTC_MAX(end, to);
 	}
+	if (end > begin)
+		populate_range(begin, end, there);
 }
 
 /* Takes `bytes` off the front of *v. */
@@ -192,7 +208,7 @@ static int copy(struct worker *w, uint64_t *moved)
 		w->here[i] = (struct iovec){ m.base + s->at, s->bytes };
 	}
 	if (h->flags & PTC_COPY_FRESH)
-		populate(w->here, h->nhere);
+		populate(w->here, h->nhere, h->flags & PTC_COPY_THERE);
 	return h->op == PTC_COPY_COMPARE ? compare(w, moved) : move(h, w->there, w->here, moved);
 }
 

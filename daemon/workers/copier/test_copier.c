@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Many callers with more memories than a copier maps, some of which cannot be mapped: each is answered, and what it is
  * told is about its own. The copier is this program too, which maps nothing and says of each request whether the map
- * that it names is the one it was given. */
+ * that it names is the one it was given. The real ptc-copy, which $PTC_COPY names, maps pages before it writes them. */
 #include "daemon/workers/copier/copier.h"
 
 #include "base/check.h"
@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -93,19 +95,26 @@ struct caller {
 	unsigned number, done, refused, wrong, failed;
 };
 
+/* Of one span of our own memory. */
+static struct ptc_copy_call read_of(const struct iovec *there, const struct iovec *here,
+				    struct ptc_slot_copying *copying)
+{
+	return (struct ptc_copy_call){ .uuid = "u",
+				       .uid = getuid(),
+				       .pid = getpid(),
+				       .op = PTC_COPY_READ,
+				       .there = there,
+				       .here = here,
+				       .nthere = 1,
+				       .nhere = 1,
+				       .copying = copying };
+}
+
 static void call(struct caller *c, const uint8_t *base, const struct ptc_slot_memory *memory)
 {
 	struct ptc_slot_copying copying = { .memory = { *memory, { .fd = -1 } } };
 	struct iovec there = { (void *)(uintptr_t)memory->bytes, 8 }, here = { (void *)(uintptr_t)base, 8 };
-	struct ptc_copy_call q = { .uuid = "u",
-				   .uid = getuid(),
-				   .pid = getpid(),
-				   .op = PTC_COPY_READ,
-				   .there = &there,
-				   .here = &here,
-				   .nthere = 1,
-				   .nhere = 1,
-				   .copying = &copying };
+	struct ptc_copy_call q = read_of(&there, &here, &copying);
 	struct ptc_error err = PTC_ERROR_INIT;
 	uint64_t moved;
 	int error;
@@ -145,6 +154,15 @@ static bool unwanted(void *arg, const char *uuid)
 	return false;
 }
 
+static void end_all(struct ptc_copiers *cs)
+{
+	ptc_copiers_end(cs, unwanted, NULL);
+	for (int i = 0; i < 500 && ptc_copiers_look(cs); i++)
+		usleep(10000);
+	assert_false(ptc_copiers_look(cs));
+	ptc_copiers_done(cs);
+}
+
 static void maps_are_given_back(void **state)
 {
 	struct caller callers[THREADS] = { 0 };
@@ -167,11 +185,7 @@ static void maps_are_given_back(void **state)
 	print_message("%u copies, %u of memory that cannot be mapped\n", done, refused);
 	assert_int_equal(done + refused, THREADS * CALLS);
 	assert_true(done > 0 && refused > 0);
-	ptc_copiers_end(&cs, unwanted, NULL);
-	for (int i = 0; i < 500 && ptc_copiers_look(&cs); i++)
-		usleep(10000);
-	assert_false(ptc_copiers_look(&cs));
-	ptc_copiers_done(&cs);
+	end_all(&cs);
 	alarm(0);
 }
 
@@ -199,15 +213,84 @@ static void a_copy_without_memory_here_is_refused(void **state)
 	ptc_copiers_done(&cs);
 }
 
+/* ---- ptc-copy itself ---- */
+
+#define ROOM_BYTES (16u << 20)
+
+static const char *real_copier; /* its path; NULL: none was given */
+static char *self;
+
+/* Has a new ptc-copy read `from`, which is ours, to memory whose pages are in the file. Returns its page faults. */
+static long faults_of(const uint8_t *from, enum ptc_copy_pages pages)
+{
+	int fd = memfd_create("room", MFD_CLOEXEC);
+	uint8_t *room = MAP_FAILED;
+	struct ptc_slot_copying copying = { .memory = { { .fd = fd, .writable = true, .bytes = ROOM_BYTES, .ino = 1 },
+							{ .fd = -1 } } };
+	struct iovec there = { (void *)(uintptr_t)from, ROOM_BYTES }, here = { NULL, ROOM_BYTES };
+	struct ptc_copy_call q = read_of(&there, &here, &copying);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct rusage before, after;
+	struct ptc_copiers cs;
+	uint64_t moved;
+	int error;
+
+	if (fd >= 0 && ftruncate(fd, ROOM_BYTES) == 0)
+		room = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_true(room != MAP_FAILED);
+	memset(room, 1, ROOM_BYTES);
+	copying.memory[0].base = here.iov_base = room;
+	q.pages = pages;
+	getrusage(RUSAGE_CHILDREN, &before);
+	ptc_copiers_init(&cs, 0);
+	assert_int_equal(ptc_copiers_call(&cs, &q, &error, &moved, &err), 0);
+	assert_int_equal(error, 0);
+	assert_int_equal(moved, ROOM_BYTES);
+	end_all(&cs);
+	getrusage(RUSAGE_CHILDREN, &after);
+	assert_memory_equal(room, from, ROOM_BYTES);
+	munmap(room, ROOM_BYTES);
+	close(fd);
+	return after.ru_minflt - before.ru_minflt;
+}
+
+/* Nobody but the kernel knows how many it maps at once, but it is more than one. */
+static void pages_that_are_there_are_mapped_many_at_once(void **state)
+{
+	uint8_t *from = malloc(ROOM_BYTES);
+	long one_by_one, many;
+
+	(void)state;
+	if (!real_copier) {
+		free(from);
+		skip();
+	}
+	assert_non_null(from);
+	for (size_t i = 0; i < ROOM_BYTES; i++)
+		from[i] = (uint8_t)(i * 31 >> 3);
+	(void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* ptc-copy is our child, and reads our memory */
+	setenv("PTC_COPY", real_copier, 1);
+	one_by_one = faults_of(from, PTC_PAGES_NEW);
+	many = faults_of(from, PTC_PAGES_THERE);
+	setenv("PTC_COPY", self, 1);
+	free(from);
+	print_message("%ld page faults one by one, %ld many at once\n", one_by_one, many);
+	assert_true(many <= one_by_one);
+	assert_true(many < (long)(ROOM_BYTES / PAGE / 2));
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(a_copy_without_memory_here_is_refused),
-					    cmocka_unit_test(maps_are_given_back) };
-	char self[4096];
+					    cmocka_unit_test(maps_are_given_back),
+					    cmocka_unit_test(pages_that_are_there_are_mapped_many_at_once) };
+	const char *given = getenv("PTC_COPY");
 
 	if (argc == 3 && strcmp(argv[0], "ptc-copy") == 0)
 		return copier_main(atoi(argv[2]));
-	if (!realpath("/proc/self/exe", self) || setenv("PTC_COPY", self, 1) != 0)
+	self = realpath("/proc/self/exe", NULL);
+	real_copier = given ? strdup(given) : NULL; /* the environment's may go */
+	if (!self || setenv("PTC_COPY", self, 1) != 0)
 		return 1;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

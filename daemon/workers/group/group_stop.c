@@ -141,6 +141,10 @@ static int arm_locked(struct ptc_workers *w, struct group *g, uint64_t stop, boo
 
 		if (k)
 			passed |= ptc_worker_arm(k, stop, &published, &step);
+		if (!published && g->start_step > stop) { /* its first boundary, of start_step, will hold it */
+			passed = published = true;
+			step = g->start_step - 1;
+		}
 		if (published)
 			greatest = PTC_MAX(greatest, step);
 	}

@@ -29,10 +29,10 @@ int ptc_slot_copying_init(const struct ptc_slot_view *slot, struct ptc_slot_copy
 /* Call this after the last copy. The caller keeps the descriptors. */
 void ptc_slot_copying_done(const struct ptc_slot_view *slot, struct ptc_slot_copying *c);
 /* op: PTC_COPY_READ from the process, _WRITE to it, or _COMPARE, which only compares its bytes with those here
- * (PTC_EDIGEST: they differ). fresh, for a READ: the copier has probably not mapped the memory here yet. */
+ * (PTC_EDIGEST: they differ). pages, for a READ: what is known of the memory here. */
 int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct ptc_slot_copying *copying,
-		  const struct iovec *remote, size_t nremote, const struct iovec *local, size_t nlocal, bool fresh,
-		  struct ptc_error *err);
+		  const struct iovec *remote, size_t nremote, const struct iovec *local, size_t nlocal,
+		  enum ptc_copy_pages pages, struct ptc_error *err);
 /* The UUID of the device that has the declared memory at this address, as long as the view lives; NULL: the host has
  * it. */
 const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address);

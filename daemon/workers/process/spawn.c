@@ -313,9 +313,12 @@ void ptc_program_look(const char *cwd, uid_t uid, const char *const *argv, struc
 		ptc_close(&fds[1]);
 		if (ptc_child_read(fds[0], PTC_PROGRAM_LOOK_MS, text, sizeof text) > 0)
 			read_files(text, ret);
-		ptc_child_signal(&c, SIGKILL); /* it has nothing more to say */
-		ptc_child_wait(&c, REAP_MS, NULL);
-		ptc_child_close(&c);
+		if (!ptc_fault("process.look.kill"))
+			ptc_child_signal(&c, SIGKILL); /* it has nothing more to say */
+		if (ptc_child_wait(&c, REAP_MS, NULL))
+			ptc_child_close(&c);
+		else
+			ptc_child_leave(&c);
 	}
 	ptc_close(&fds[0]);
 	ptc_close(&fds[1]);

@@ -970,6 +970,46 @@ static void a_look_that_hangs_ends(void **state)
 	assert_int_equal(unlink(path), 0);
 }
 
+static bool no_child(void *arg)
+{
+	siginfo_t info;
+
+	(void)arg;
+	return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == -1 && errno == ECHILD;
+}
+
+static void look_and_let_hang(void *helper)
+{
+	static const char *const argv[] = { "/bin/sh", NULL };
+	struct ptc_program_files files;
+	char path[160], pid[16] = "";
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/pid", w.other);
+	setenv("PTC_EXEC", helper, 1);
+	if (look(argv, geteuid(), &files) || waitpid(-1, NULL, WNOHANG) != 0 || !(f = fopen(path, "r")))
+		_exit(1);
+	if (!fgets(pid, sizeof pid, f) || fclose(f) || kill((pid_t)atol(pid), SIGKILL))
+		_exit(2);
+	_exit(eventually(no_child, NULL) ? 0 : 3);
+}
+
+/* As where not even SIGKILL ends it: once it ends, it is reaped. */
+static void a_look_that_cannot_be_killed_is_reaped(void **state)
+{
+	char path[160], script[256];
+
+	(void)state;
+	snprintf(script, sizeof script, "#!/bin/sh\necho $$ >%s/pid\nexec sleep 1000\n", w.other);
+	write_script("hangs", script);
+	snprintf(path, sizeof path, "%s/hangs", w.other);
+	assert_int_equal(chmod(path, 0755), 0);
+	assert_int_equal(as_ptcd("process.look.kill=fail", look_and_let_hang, path), 0);
+	assert_int_equal(unlink(path), 0);
+	snprintf(path, sizeof path, "%s/pid", w.other);
+	assert_int_equal(unlink(path), 0);
+}
+
 /* ---- who is who ------------------------------------------------------------------------------ */
 
 static void a_reused_pid_is_somebody_else(void **state)
@@ -1412,6 +1452,7 @@ int main(int argc, char **argv)
 		BOTH(ptcd_is_killed_while_it_removes_one),
 		BOTH(sees_that_a_program_was_edited),
 		BOTH(a_look_that_hangs_ends),
+		BOTH(a_look_that_cannot_be_killed_is_reaped),
 		BOTH(a_reused_pid_is_somebody_else),
 		BOTH(a_damaged_record_is_an_error),
 		BOTH(its_children_are_killed_too),

@@ -353,12 +353,12 @@ void ptc_slot_copying_done(const struct ptc_slot_view *slot, struct ptc_slot_cop
 }
 
 int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct ptc_slot_copying *copying,
-		  const struct iovec *remote, size_t nremote, const struct iovec *local, size_t nlocal, bool fresh,
-		  struct ptc_error *err)
+		  const struct iovec *remote, size_t nremote, const struct iovec *local, size_t nlocal,
+		  enum ptc_copy_pages pages, struct ptc_error *err)
 {
 	const struct view *v = slot->opaque;
 	struct ptc_copy_call call = { .op = op,
-				      .fresh = fresh,
+				      .pages = pages,
 				      .there = remote,
 				      .here = local,
 				      .nthere = nremote,
