@@ -19,6 +19,7 @@
 #include "daemon/agent/agent.h"
 #include "daemon/agent/healing/heal.h"
 #include "daemon/agent/tables/direct_reads.h"
+#include "daemon/agent/fill/fill_files.h"
 #include "daemon/agent/tables/import_window.h"
 #include "daemon/agent/tables/tables.h"
 #include "daemon/api/recover/recover.h"
@@ -308,7 +309,8 @@ static void start_direct_reads(struct process *p)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 
-	if (ptc_direct_reads_new(p->d.agent, p->d.import_windows, p->d.config.control_socket, &p->direct_reads, &err))
+	if (ptc_direct_reads_new(p->d.agent, p->d.import_windows, p->d.fill_files, p->d.config.control_socket,
+				 &p->direct_reads, &err))
 		ptc_warn("agent", "readers on this node cannot read chunk files directly: %s", err.text);
 }
 
@@ -423,8 +425,9 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	d->read_views = ptc_read_views_new();
 	d->pins = ptc_pins_new();
 	d->import_windows = ptc_import_windows_new();
+	d->fill_files = ptc_fill_files_new();
 	d->samples = ptc_samples_new(&(struct ptc_samples_opts){ &d->config, d->loop, d->cluster, d->channels });
-	if (rc == 0 && (!d->read_views || !d->pins || !d->samples || !d->import_windows))
+	if (rc == 0 && (!d->read_views || !d->pins || !d->samples || !d->import_windows || !d->fill_files))
 		rc = ptc_nomem(err);
 	if (rc == 0)
 		rc = ptc_rpc_client_new(d->loop, &d->client, err);
@@ -745,6 +748,7 @@ void ptc_process_stop(struct process *p)
 	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
 	d->import_windows = ptc_import_windows_free(d->import_windows);
+	d->fill_files = ptc_fill_files_free(d->fill_files);
 	d->controllers.measuring = ptc_measuring_free(d->controllers.measuring); /* calls that make jobs use it */
 	p->planning = ptc_planning_free(p->planning);
 	d->samples = ptc_samples_free(d->samples);

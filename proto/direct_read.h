@@ -107,3 +107,31 @@ struct ptc_import_window_part { /* bytes [at, at + bytes) of the window go to `o
 struct ptc_import_window_taken { /* the oldest part that has had no answer */
 	uint32_t magic, bytes;
 };
+
+/* ---- files that ptcd fills ---- */
+
+/* A reader that makes a file of a job's bytes can have ptcd write into it (ReadInto of ptc.proto), so that the bytes
+ * cross no socket between the two. It sends the question with a descriptor of the file, over a connection of its own to
+ * the same socket. The answer has a key, which ReadInto names. From then on the connection belongs to the file. When
+ * the reader shuts it for writing, ptcd takes no further ReadInto for the file, waits for those that run, closes its
+ * descriptor, and then the connection. So once the reader has read the end of the connection, ptcd does not write any
+ * more.
+ *
+ * Root and the user that ptcd runs as may ask. The file must be theirs, and a regular file of a tmpfs, open for writing
+ * but not for appending: writing into any other could make ptcd wait for a disk, or for somebody else's file system.
+ * ptcd writes by pwrite, never past the end that the file has when the call begins.
+ *
+ * Failure modes: status is a code of base/status.h, 0 or less; an older ptcd ends the connection. Then the reader reads
+ * the bytes, and writes them itself. */
+#define PTC_FILL_MAGIC 0x3146464cu /* "LFF1": another layout of these structs gets another one */
+#define PTC_FILL_KEY   16
+#define PTC_FILL_BYTES (8u << 20) /* of all ranges of one ReadInto, at most */
+
+struct ptc_fill_request {
+	uint32_t magic, reserved;
+};
+struct ptc_fill_reply {
+	uint32_t magic;
+	int32_t status;
+	uint8_t key[PTC_FILL_KEY];
+};

@@ -2,7 +2,10 @@
 /* Where bytes lie in the daemon's chunk files: proto/direct_read.h from the asking side. Happy path: one connection, a
  * question and its answer at a time. Failure modes: there is no daemon, it does not answer in time, its answer is
  * malformed, or the socket is not the daemon's (PTC_EPEER). The connection is then closed, and not made again for a
- * second. An error that the daemon answers is passed on unchanged. */
+ * second. An error that the daemon answers is passed on unchanged.
+ *
+ * And files that the daemon fills: open, fill (any number of threads), close. A daemon that is older, on another node,
+ * or does not take the file fills none: the reader then reads the bytes, and writes them itself. */
 #include "client/admin/internal.h"
 
 #include "base/alloc.h"
@@ -29,6 +32,7 @@
 _Static_assert(sizeof(struct ptc_direct_read_span) == sizeof(struct ptc_admin_span),
 	       "spans are handed on as they come");
 _Static_assert(sizeof(struct ptc_direct_read_chunk) == sizeof(struct ptc_admin_chunk), "and so are chunks");
+_Static_assert(PTC_ADMIN_FILL_BYTES == PTC_FILL_BYTES, "so much in one call");
 _Static_assert(PTC_ADMIN_LOCATE_BYTES == PTC_DIRECT_READ_BYTES_MAX, "so much in one question");
 _Static_assert(sizeof(struct ptc_direct_read_range) == sizeof(struct ptc_admin_piece), "pieces are sent as they are");
 
@@ -231,4 +235,129 @@ int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, cons
 	}
 	*spans = s;
 	return 0;
+}
+
+/* ---- files that the daemon fills ---- */
+
+struct ptc_admin_fill {
+	struct ptc_admin *a;
+	int conn;
+	uint8_t key[PTC_FILL_KEY];
+};
+
+static bool send_file(int conn, int fd)
+{
+	struct ptc_fill_request q = { .magic = PTC_FILL_MAGIC };
+	struct iovec iov = { &q, sizeof q };
+	union {
+		struct cmsghdr align;
+		uint8_t bytes[CMSG_SPACE(sizeof fd)];
+	} control = { 0 };
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes
+	};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	return sendmsg(conn, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof q;
+}
+
+static int offer(struct ptc_admin_fill *f, int fd, struct ptc_error *err)
+{
+	struct ptc_fill_reply reply;
+	ssize_t n;
+	int rc;
+
+	pthread_mutex_lock(&f->a->direct_read.lock);
+	rc = ptc_admin_direct_connect_locked(f->a, &f->conn);
+	pthread_mutex_unlock(&f->a->direct_read.lock);
+	if (rc || !send_file(f->conn, fd))
+		return ptc_error_set(err, PTC_EPEER, "no daemon of this node takes files to fill");
+	do
+		n = recv(f->conn, &reply, sizeof reply, 0);
+	while (n < 0 && errno == EINTR);
+	if (n != (ssize_t)sizeof reply || reply.magic != PTC_FILL_MAGIC || reply.status > 0)
+		return ptc_error_set(err, PTC_EPEER, "the daemon does not take files to fill");
+	if (reply.status)
+		return ptc_error_set(err, reply.status, "the daemon does not take the file to fill");
+	memcpy(f->key, reply.key, sizeof f->key);
+	return 0;
+}
+
+int ptc_admin_fill_open(struct ptc_admin *a, int fd, struct ptc_admin_fill **ret_fill, struct ptc_error *err)
+{
+	struct ptc_admin_fill *f = ptc_calloc(1, sizeof *f);
+	int rc;
+
+	if (!f)
+		return ptc_nomem(err);
+	*f = (struct ptc_admin_fill){ .a = a, .conn = -1 };
+	rc = offer(f, fd, err);
+	if (rc) {
+		ptc_close(&f->conn);
+		ptc_free(f);
+		return rc;
+	}
+	*ret_fill = f;
+	return 0;
+}
+
+int ptc_admin_fill_close(struct ptc_admin_fill *f, struct ptc_error *err)
+{
+	char byte;
+	ssize_t n;
+
+	shutdown(f->conn, SHUT_WR);
+	do
+		n = recv(f->conn, &byte, sizeof byte, 0);
+	while (n < 0 && errno == EINTR);
+	n = n < 0 && errno == ECONNRESET ? 0 : n; /* the daemon is gone, and its descriptors */
+	ptc_close(&f->conn);
+	ptc_free(f);
+	return n ? ptc_error_set(err, PTC_EPEER, "the daemon still has the file that it has filled") : 0;
+}
+
+int ptc_admin_fill(struct ptc_admin_fill *f, const char *job, const struct ptc_admin_export *e, uint64_t at,
+		   const struct ptc_admin_range *ranges, size_t n, uint64_t *ret_digests, struct ptc_error *err)
+{
+	ptc_auto_free uint32_t *items = ptc_calloc(n, sizeof *items);
+	ptc_auto_free uint64_t *offsets = ptc_calloc(n, sizeof *offsets), *lengths = ptc_calloc(n, sizeof *lengths);
+	Ptc__V1__ReadIntoRequest request;
+	ProtobufCMessage *reply = NULL;
+	const Ptc__V1__ReadIntoReply *r;
+	int rc;
+
+	if (!items || !offsets || !lengths)
+		return ptc_nomem(err);
+	for (size_t i = 0; i < n; i++) {
+		items[i] = ranges[i].item;
+		offsets[i] = ranges[i].offset;
+		lengths[i] = ranges[i].length;
+	}
+	ptc__v1__read_into_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	request.generation = e->generation;
+	request.snapshot = e->snapshot;
+	request.uuid = ptc_admin_borrow(e->uuid);
+	request.file = (ProtobufCBinaryData){ .data = f->key, .len = sizeof f->key };
+	request.at = at;
+	request.items = items;
+	request.offsets = offsets;
+	request.lengths = lengths;
+	request.n_items = request.n_offsets = request.n_lengths = n;
+	rc = ptc_admin_call(f->a, "/ptc.v1.Control/ReadInto", &request.base, &ptc__v1__read_into_reply__descriptor,
+			    &reply, err);
+	if (rc)
+		return rc;
+	r = (const Ptc__V1__ReadIntoReply *)reply;
+	if (r->n_digests == n)
+		memcpy(ret_digests, r->digests, n * sizeof *ret_digests);
+	else
+		rc = ptc_error_set(err, PTC_EPEER, "the daemon gave %zu digests of %zu ranges", r->n_digests, n);
+	ptc_admin_reply_free(reply);
+	return rc;
 }

@@ -59,3 +59,17 @@ int ptc_admin_near_open(struct ptc_admin *a, const char *socket, struct ptc_admi
 /* Room for the next bytes of a stream, at most *ret_len. Give it to ptc_admin_import_send as data, and ask again for
  * the bytes after them. Other data may be sent, too, but is copied. Blocks while the daemon is behind. */
 int ptc_admin_import_room(struct ptc_admin_stream *s, void **ret_room, size_t *ret_len, struct ptc_error *err);
+
+/* A file of the caller's into which the daemon of this node writes bytes of items. */
+#define PTC_ADMIN_FILL_BYTES (8u << 20)
+struct ptc_admin_fill;
+/* fd: open for writing, on a tmpfs; borrowed. PTC_EPEER, PTC_EPERM, PTC_EINVAL, PTC_ELIMIT: the daemon is older, on
+ * another node, or does not take the file. Takes at most two seconds, as close. */
+int ptc_admin_fill_open(struct ptc_admin *a, int fd, struct ptc_admin_fill **ret_fill, struct ptc_error *err);
+/* Has the ranges (none ranked, at most 8192, at most PTC_ADMIN_FILL_BYTES together) written one after the other, from
+ * `at` on. ret_digests: of each range's bytes as they were written. If it fails with PTC_EPEER,
+ * PTC_ETIMEOUT or PTC_ECANCELED, the daemon may still write. Any thread. */
+int ptc_admin_fill(struct ptc_admin_fill *f, const char *job, const struct ptc_admin_export *e, uint64_t at,
+		   const struct ptc_admin_range *ranges, size_t n, uint64_t *ret_digests, struct ptc_error *err);
+/* Frees it in any case. 0: the daemon does not write any more. */
+int ptc_admin_fill_close(struct ptc_admin_fill *f, struct ptc_error *err);

@@ -19,6 +19,7 @@
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/agent/geometry/rank_reports.h"
 #include "daemon/agent/tables/direct_reads.h"
+#include "daemon/agent/fill/fill_files.h"
 #include "daemon/agent/tables/import_window.h"
 #include "daemon/agent/tables/tables.h"
 #include "proto/direct_read.h"
@@ -52,7 +53,8 @@ struct node {
 	struct ptc_store *store;
 	struct ptc_agent *agent;
 	struct ptc_rpc_server *server;
-	struct ptc_import_windows *windows; /* this and the next: with world_near */
+	struct ptc_import_windows *windows; /* this and the next two: with world_near */
+	struct ptc_fill_files *files;
 	struct ptc_direct_reads *direct;
 	struct ptc_rpc_channel *channels[3]; /* bulk lanes, control */
 	char channel_target[3][200];
@@ -179,8 +181,9 @@ static void node_up(struct world *w, struct node *n)
 	OK(ptc_agent_new(&env, &n->agent, &err));
 	if (env.near_socket) {
 		n->windows = ptc_import_windows_new();
-		assert_non_null(n->windows);
-		OK(ptc_direct_reads_new(n->agent, n->windows, n->dir, &n->direct, &err));
+		n->files = ptc_fill_files_new();
+		assert_true(n->windows && n->files);
+		OK(ptc_direct_reads_new(n->agent, n->windows, n->files, n->dir, &n->direct, &err));
 	}
 	OK(ptc_rpc_server_new(&opts, &n->server, &err));
 	OK(ptc_agent_register(n->agent, n->server, &err));
@@ -199,6 +202,7 @@ static void node_down(struct world *w, struct node *n)
 	n->server = ptc_rpc_server_free(n->server, 1000);
 	n->direct = ptc_direct_reads_free(n->direct);
 	n->windows = ptc_import_windows_free(n->windows);
+	n->files = ptc_fill_files_free(n->files);
 	n->agent = ptc_agent_free(n->agent);
 	n->store = ptc_store_close(n->store);
 	channels_drop(w, n);
@@ -826,14 +830,16 @@ static void check_gather_many(struct world *w, const struct ptc_geometry *geo, u
 		if (len)
 			ptc_buf_append(&want, w->bytes[item] + from, len);
 	}
-	OK(ptc_agent_gather_many(agent, geo, UUID, ranges, n, to_buf, &got, &err));
+	OK(ptc_agent_gather_many(agent, geo, UUID, ranges, n, PTC_READ_MANY_BYTES, to_buf, &got, &err));
 	assert_int_equal(want.len, got.len);
 	if (want.len)
 		assert_memory_equal(want.data, got.data, want.len);
 	ranges[0] = (struct ptc_item_range){ NITEMS, 0, 1 };
-	assert_int_equal(PTC_EINVAL, ptc_agent_gather_many(agent, geo, UUID, ranges, 1, to_buf, &got, &err));
+	assert_int_equal(PTC_EINVAL,
+			 ptc_agent_gather_many(agent, geo, UUID, ranges, 1, PTC_READ_MANY_BYTES, to_buf, &got, &err));
 	ranges[0] = (struct ptc_item_range){ 0, (uint64_t)w->size[0], 1 };
-	assert_int_equal(PTC_EINVAL, ptc_agent_gather_many(agent, geo, UUID, ranges, 1, to_buf, &got, &err));
+	assert_int_equal(PTC_EINVAL,
+			 ptc_agent_gather_many(agent, geo, UUID, ranges, 1, PTC_READ_MANY_BYTES, to_buf, &got, &err));
 	ptc_buf_done(&got);
 	ptc_buf_done(&want);
 }

@@ -82,6 +82,7 @@ int ptc_api_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct
 		{ "/ptc.v1.Control/ExportInfo", ptc_api_export_info },
 		{ "/ptc.v1.Control/Read", ptc_api_read, .bulk = true },
 		{ "/ptc.v1.Control/ReadMany", ptc_api_read_many, .bulk = true },
+		{ "/ptc.v1.Control/ReadInto", ptc_api_read_into, .bulk = true },
 		{ "/ptc.v1.Control/ReadRank", ptc_api_read_rank, .bulk = true },
 		{ "/ptc.v1.Control/NearNodes", ptc_api_near_nodes, .bulk = true },
 		{ "/ptc.v1.Control/Pin", ptc_api_pin },

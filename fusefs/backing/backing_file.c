@@ -173,6 +173,55 @@ static int from_chunks(const struct ptc_fs_source *source, struct segment *s, co
 	return rc;
 }
 
+void fs_backing_fill_begin(const struct ptc_fs_source *source, struct fs_making *m, int fd)
+{
+	if (source->fill_begin && source->fill_begin(source->arg, fd, &m->fill, NULL))
+		m->fill = NULL;
+}
+
+int fs_backing_fill_end(const struct ptc_fs_source *source, struct fs_making *m, struct ptc_error *err)
+{
+	struct ptc_admin_fill *fill = m->fill;
+
+	m->fill = NULL;
+	return fill ? source->fill_end(source->arg, fill, err) : 0;
+}
+
+/* Whether a call that failed so has ended at the other end, so that its bytes can be read instead. */
+static bool has_ended(int rc)
+{
+	return rc != PTC_EPEER && rc != PTC_ETIMEOUT && rc != PTC_ECANCELED;
+}
+
+/* The rest of the segment, written by the source. PTC_ENOTFOUND: it is to be read. */
+static int filled(const struct ptc_fs_source *source, struct segment *s, const struct ptc_fs_range *ranges, size_t n,
+		  struct ptc_error *err)
+{
+	struct fs_making *m = s->m;
+	ptc_auto_free uint64_t *digests = NULL;
+	int rc;
+
+	if (!m->fill || atomic_load(&m->reads) || n > FS_BACKING_ITEMS)
+		return PTC_ENOTFOUND;
+	digests = ptc_calloc(n, sizeof *digests);
+	rc = digests ? source->fill(source->arg, m->of.state, m->fill, s->at, ranges, n, digests, err) : PTC_ENOMEM;
+	if (rc && has_ended(rc)) {
+		atomic_store(&m->reads, rc != PTC_ELIMIT); /* many others ask, too */
+		return PTC_ENOTFOUND;
+	}
+	for (size_t i = 0; !rc && i < n; i++) {
+		while (m->of.start[s->item + 1] <= s->at) {
+			run_ends(s);
+			s->item++;
+		}
+		run_ends(s);
+		s->at += ranges[i].length;
+		s->run = digests[i];
+		s->has_run = true;
+	}
+	return rc;
+}
+
 int fs_backing_segment(const struct ptc_fs_source *source, struct fs_making *m, int fd, uint64_t off, uint64_t end,
 		       struct ptc_error *err)
 {
@@ -190,6 +239,8 @@ int fs_backing_segment(const struct ptc_fs_source *source, struct fs_making *m, 
 		ranges = NULL;
 		rc = ptc_fs_ranges_of(m->of.sf, m->of.start, s.at, end, &ranges, &n) ? ptc_nomem(err) : 0;
 		if (!rc)
+			rc = filled(source, &s, ranges, n, err);
+		if (rc == PTC_ENOTFOUND)
 			rc = source->read(source->arg, m->of.state, ranges, n, take, &s, err);
 	}
 	if (!rc && s.at != end)

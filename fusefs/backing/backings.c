@@ -186,9 +186,16 @@ static void log_end(struct fs_backings *b, const struct fs_backing *f, const str
 static void end_locked(struct fs_backings *b, struct fs_backing *f)
 {
 	struct fs_making *m = f->making;
+	struct ptc_error err = PTC_ERROR_INIT;
+	int rc;
 
 	m->phase = FS_MAKING_ENDS;
 	pthread_mutex_unlock(&b->lock);
+	rc = fs_backing_fill_end(&b->opts.source, m, &err);
+	if (!m->rc && rc) {
+		m->rc = rc;
+		m->err = err;
+	}
 	if (!m->rc)
 		m->rc = fs_backing_verify(m, &m->err);
 	if (!m->rc)
@@ -225,6 +232,8 @@ static int begin(struct fs_backings *b, struct fs_backing *f, struct ptc_error *
 	pthread_mutex_unlock(&b->lock);
 	if (!rc)
 		rc = fs_backing_create(b->dir_fd, b->opts.dir != NULL, f->size, &f->fd, err);
+	if (!rc && !b->opts.dir) /* a disk could make the source wait */
+		fs_backing_fill_begin(&b->opts.source, f->making, f->fd);
 	return rc ? rc : fs_backing_head(f->making, f->fd, err);
 }
 

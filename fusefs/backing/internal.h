@@ -24,6 +24,8 @@ struct fs_making {
 	int rc;           /* the first failure; then no segment is taken any more */
 	struct ptc_error err;
 	int64_t began_ns;
+	struct ptc_admin_fill *fill; /* of the source, which can write into the file; NULL: it cannot */
+	atomic_bool reads;           /* it has refused to, so its bytes are read */
 	/* for each item of the file: the sum of the digests of its runs, which may come in any order */
 	_Atomic uint64_t *sums;
 };
@@ -79,6 +81,10 @@ int fs_backing_segment(const struct ptc_fs_source *source, struct fs_making *m, 
 		       struct ptc_error *err);
 /* Writes the head. */
 int fs_backing_head(const struct fs_making *m, int fd, struct ptc_error *err);
+/* Has the source fill the file, if it can. */
+void fs_backing_fill_begin(const struct ptc_fs_source *source, struct fs_making *m, int fd);
+/* 0: nobody but this process can write to it any more. */
+int fs_backing_fill_end(const struct ptc_fs_source *source, struct fs_making *m, struct ptc_error *err);
 /* PTC_EDIGEST: an item's bytes are not those of the manifest. */
 int fs_backing_verify(const struct fs_making *m, struct ptc_error *err);
 

@@ -37,6 +37,10 @@ static struct world {
 	/* what the source and the kernel do */
 	pthread_mutex_t lock;
 	int read_rc, attach_rc, fds[FILES + 8], attached, detached, done, reads;
+	bool fills;                     /* the source can write into a file of ours */
+	int fill_rc, fill_end_rc;       /* of each call but the first; of the end */
+	int fill_fd, filled, fill_ends; /* -1: no file is filled; calls; ends */
+	bool fill_lies;                 /* a byte that is written is not the one that is digested */
 	void *kept;
 	_Atomic uint64_t total, left; /* the machine's memory */
 	atomic_uint asked;            /* how often it was asked for */
@@ -68,6 +72,53 @@ static int source_read(void *arg, const struct ptc_fs_state *state, const struct
 		}
 	}
 	return rc;
+}
+
+static int fill_begin(void *arg, int fd, struct ptc_admin_fill **ret_fill, struct ptc_error *err)
+{
+	(void)arg;
+	if (!w.fills)
+		return ptc_error_set(err, PTC_EPEER, "an older source");
+	w.fill_fd = dup(fd);
+	*ret_fill = (struct ptc_admin_fill *)&w;
+	return 0;
+}
+
+/* Writes the bytes of ranges, which follow each other in the file. */
+static int fill(void *arg, const struct ptc_fs_state *state, struct ptc_admin_fill *f, uint64_t at,
+		const struct ptc_fs_range *ranges, size_t n, uint64_t *ret_digests, struct ptc_error *err)
+{
+	int rc;
+
+	(void)arg;
+	assert_ptr_equal(&w.state, state);
+	assert_ptr_equal(&w, f);
+	pthread_mutex_lock(&w.lock);
+	rc = w.filled++ ? w.fill_rc : 0;
+	pthread_mutex_unlock(&w.lock);
+	for (size_t i = 0; i < n && !(rc && i); i++) { /* one that fails has written something */
+		const uint8_t *from;
+		size_t k = 0;
+
+		while (w.items[k] != ranges[i].item)
+			k++;
+		from = w.bytes + w.start[k] + ranges[i].offset;
+		assert_int_equal(at, w.start[k] + ranges[i].offset);
+		assert_int_equal(ranges[i].length, pwrite(w.fill_fd, rc ? w.bytes : from, ranges[i].length, (off_t)at));
+		ret_digests[i] = ptc_digest_run(from, ranges[i].length) ^ w.fill_lies;
+		at += ranges[i].length;
+	}
+	return rc ? ptc_error_set(err, rc, "the source cannot write") : 0;
+}
+
+static int fill_end(void *arg, struct ptc_admin_fill *f, struct ptc_error *err)
+{
+	(void)arg;
+	assert_ptr_equal(&w, f);
+	close(w.fill_fd);
+	w.fill_fd = -1;
+	w.fill_ends++;
+	return w.fill_end_rc ? ptc_error_set(err, w.fill_end_rc, "the source still has the file") : 0;
 }
 
 static int attach(void *arg, int fd)
@@ -107,6 +158,9 @@ static int setup(void **state)
 	uint64_t at = HEAD, seed = 1;
 
 	(void)state;
+	w.fills = w.fill_lies = false;
+	w.fill_rc = w.fill_end_rc = w.filled = w.fill_ends = 0;
+	w.fill_fd = -1;
 	w.read_rc = w.attach_rc = w.attached = w.detached = w.done = w.reads = 0;
 	atomic_store(&w.total, UINT64_C(64) << 30);
 	atomic_store(&w.left, UINT64_C(64) << 30);
@@ -149,14 +203,16 @@ static void room(void *arg, uint64_t *ret_total, uint64_t *ret_free)
 
 static struct fs_backings *not_begun(uint64_t budget, size_t most_files, const char *dir)
 {
-	struct fs_backings_opts opts = { .source = { .read = source_read },
-					 .budget = budget,
-					 .most_files = most_files,
-					 .dir = dir,
-					 .attach = attach,
-					 .detach = detach,
-					 .done = done,
-					 .room = dir ? NULL : room };
+	struct fs_backings_opts opts = {
+		.source = { .read = source_read, .fill_begin = fill_begin, .fill = fill, .fill_end = fill_end },
+		.budget = budget,
+		.most_files = most_files,
+		.dir = dir,
+		.attach = attach,
+		.detach = detach,
+		.done = done,
+		.room = dir ? NULL : room
+	};
 	struct fs_backings *b;
 
 	assert_int_equal(0, fs_backings_new(&opts, &b, NULL));
@@ -303,6 +359,84 @@ static void test_source_fails(void **state)
 	(void)state;
 	w.read_rc = PTC_EPEER;
 	refused(64 * MIB);
+}
+
+/* The source writes all of it, and nothing is read. */
+static void test_filled(void **state)
+{
+	(void)state;
+	w.fills = true;
+	made_in(NULL);
+	assert_true(w.filled > 1);
+	assert_int_equal(0, w.reads);
+	assert_int_equal(1, w.fill_ends);
+}
+
+/* A folder may lie on a disk, which the source must not wait for. */
+static void test_folder_is_not_filled(void **state)
+{
+	w.fills = true;
+	test_folder(state);
+	assert_int_equal(0, w.filled);
+}
+
+/* Files whose items are cut at random, by a source that fills, or stops filling after its first call. */
+static void test_filled_at_random(void **state)
+{
+	const uint64_t before[] = { w.sizes[0], w.sizes[1], w.sizes[2], w.sizes[3] };
+
+	srand(20261128);
+	for (int round = 0; round < 20; round++) {
+		teardown(state);
+		for (size_t i = 0; i < ITEMS; i++)
+			w.sizes[i] = rand() % 4 ? (uint64_t)rand() % (6 * MIB) : (uint64_t)rand() % 3;
+		setup(state);
+		w.fills = true;
+		w.fill_rc = round % 2 ? PTC_ELIMIT : 0;
+		made_in(NULL);
+		assert_true(w.filled > 0);
+	}
+	memcpy(w.sizes, before, sizeof before);
+}
+
+/* The source refuses in the middle, and what it had begun to write is wrong: the rest is read. */
+static void test_filled_in_part(void **state)
+{
+	(void)state;
+	w.fills = true;
+	w.fill_rc = PTC_ESTATE;
+	made_in(NULL);
+	assert_true(w.filled > 1 && w.filled <= 5); /* nobody asks again, but threads that have begun */
+	assert_true(w.reads > 0);
+	assert_int_equal(1, w.fill_ends);
+}
+
+/* Nobody knows whether it still writes. */
+static void test_fill_is_lost(void **state)
+{
+	(void)state;
+	w.fills = true;
+	w.fill_rc = PTC_EPEER;
+	refused(64 * MIB);
+	assert_int_equal(0, w.reads);
+	assert_int_equal(1, w.fill_ends);
+}
+
+static void test_fill_does_not_end(void **state)
+{
+	(void)state;
+	w.fills = true;
+	w.fill_end_rc = PTC_EPEER;
+	refused(64 * MIB);
+	assert_int_equal(0, w.attached);
+}
+
+static void test_fill_is_wrong(void **state)
+{
+	(void)state;
+	w.fills = w.fill_lies = true;
+	refused(64 * MIB);
+	assert_int_equal(0, w.attached);
 }
 
 /* It took the small file, but not this one. */
@@ -588,6 +722,13 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_folder, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_digest, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_source_fails, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_filled, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_folder_is_not_filled, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_filled_at_random, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_filled_in_part, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_fill_is_lost, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_fill_does_not_end, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_fill_is_wrong, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_kernel_refuses, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_kernel_takes_none, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_two_at_once, setup, teardown),

@@ -12,7 +12,10 @@
 
 #include <sys/types.h>
 
-#define FS_READ_MAX (1u << 20) /* greatest number of bytes of one request */
+#define FS_READ_MAX   (1u << 20) /* greatest number of bytes of one request */
+#define FS_FILL_BYTES (8u << 20) /* and of one call of fill */
+
+struct ptc_admin_fill; /* client/admin/admin_locate.h */
 
 struct ptc_fs_job {
 	char name[PTC_NAME_MAX + 1];
@@ -73,4 +76,14 @@ struct ptc_fs_source {
 	 * such samples are not shown. */
 	int (*samples)(void *arg, const struct ptc_admin_samples *what, ptc_admin_sample_fn fn, void *fn_arg,
 		       struct ptc_error *err);
+	/* Has the source write bytes into a file of ours, so that they need not come to this process. All three or
+	 * none. fill_begin: fd is open for writing; fails if the source cannot. */
+	int (*fill_begin)(void *arg, int fd, struct ptc_admin_fill **ret_fill, struct ptc_error *err);
+	/* The ranges (none ranked, at most FS_FILL_BYTES together) follow each other from `at` on. ret_digests: of each
+	 * range's bytes as they were written (base/number/digest.h). PTC_EPEER, PTC_ETIMEOUT and PTC_ECANCELED: the
+	 * source may still write. After other codes it does not. */
+	int (*fill)(void *arg, const struct ptc_fs_state *state, struct ptc_admin_fill *fill, uint64_t at,
+		    const struct ptc_fs_range *ranges, size_t n, uint64_t *ret_digests, struct ptc_error *err);
+	/* 0: the source does not write into the file any more. Frees fill in any case. */
+	int (*fill_end)(void *arg, struct ptc_admin_fill *fill, struct ptc_error *err);
 };

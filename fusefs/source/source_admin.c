@@ -28,6 +28,7 @@ struct ptc_fs_admin {
 };
 
 _Static_assert(sizeof(struct ptc_fs_span) == sizeof(struct ptc_admin_span), "spans are handed on as they come");
+_Static_assert(FS_FILL_BYTES == PTC_ADMIN_FILL_BYTES, "so much in one call");
 _Static_assert(sizeof(struct ptc_chunk_sums) == sizeof(struct ptc_admin_chunk), "and so are chunks");
 
 struct state {
@@ -241,19 +242,26 @@ static int on_data(void *arg, size_t range, const void *data, size_t len, struct
 	return r->fn(r->arg, data, len, err);
 }
 
+static struct ptc_admin_range *admin_ranges(const struct ptc_fs_range *ranges, size_t n)
+{
+	struct ptc_admin_range *v = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *v);
+
+	for (size_t i = 0; v && i < n; i++)
+		v[i] = (struct ptc_admin_range){ ranges[i].ranked, ranges[i].rank, ranges[i].item, ranges[i].offset,
+						 ranges[i].length };
+	return v;
+}
+
 static int state_read(void *arg, const struct ptc_fs_state *s, const struct ptc_fs_range *ranges, size_t n,
 		      ptc_fs_data_fn fn, void *fn_arg, struct ptc_error *err)
 {
 	struct ptc_fs_admin *a = arg;
-	ptc_auto_free struct ptc_admin_range *v = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *v);
+	ptc_auto_free struct ptc_admin_range *v = admin_ranges(ranges, n);
 	struct reader r = { fn, fn_arg };
 	const struct ptc_admin_ranges_fn fns = { .size = sizeof fns, .data = on_data, .arg = &r, .ahead = AHEAD };
 
 	if (!v)
 		return ptc_nomem(err);
-	for (size_t i = 0; i < n; i++)
-		v[i] = (struct ptc_admin_range){ ranges[i].ranked, ranges[i].rank, ranges[i].item, ranges[i].offset,
-						 ranges[i].length };
 	return ptc_admin_read_ranges(a->admin, s->job, ((const struct state *)s)->info, v, n, &fns, err);
 }
 
@@ -308,6 +316,31 @@ static int locate(void *arg, const struct ptc_fs_state *s, const struct ptc_fs_r
 	return rc ? rc : ptc_fs_admin_spans(a->admin, ((const struct state *)s)->info, pieces, n, ret, err);
 }
 
+/* ---- into a file of ours ---- */
+
+static int fill_begin(void *arg, int fd, struct ptc_admin_fill **ret_fill, struct ptc_error *err)
+{
+	struct ptc_fs_admin *a = arg;
+
+	return ptc_admin_fill_open(a->admin, fd, ret_fill, err);
+}
+
+static int fill(void *arg, const struct ptc_fs_state *s, struct ptc_admin_fill *f, uint64_t at,
+		const struct ptc_fs_range *ranges, size_t n, uint64_t *ret_digests, struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_admin_range *v = admin_ranges(ranges, n);
+
+	(void)arg;
+	return v ? ptc_admin_fill(f, s->job, ((const struct state *)s)->info, at, v, n, ret_digests, err)
+		 : ptc_nomem(err);
+}
+
+static int fill_end(void *arg, struct ptc_admin_fill *f, struct ptc_error *err)
+{
+	(void)arg;
+	return ptc_admin_fill_close(f, err);
+}
+
 static int job_data(void *arg, const char *job, char **ret_json, struct ptc_error *err)
 {
 	struct ptc_fs_admin *a = arg;
@@ -333,5 +366,8 @@ struct ptc_fs_source ptc_fs_admin_source(struct ptc_fs_admin *a)
 				       .arg = a,
 				       .data = job_data,
 				       .locate = locate,
+				       .fill_begin = fill_begin,
+				       .fill = fill,
+				       .fill_end = fill_end,
 				       .samples = samples };
 }

@@ -30,9 +30,9 @@ struct ptc_item_range {
 /* PTC_EINVAL: there is no such item, or the range exceeds it. */
 int ptc_item_range_check(const struct ptc_geometry *g, const struct ptc_item_range *range, struct ptc_error *err);
 /* Gives sink the bytes of many ranges, one after the other, and asks each node once. If one range cannot be read, the
- * whole call fails. PTC_ELIMIT: the ranges exceed PTC_READ_MANY_BYTES or the free memory. */
+ * whole call fails. PTC_ELIMIT: the ranges exceed `most` bytes or the free memory. */
 int ptc_agent_gather_many(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid,
-			  const struct ptc_item_range *ranges, size_t n, ptc_sink_fn sink, void *arg,
+			  const struct ptc_item_range *ranges, size_t n, uint64_t most, ptc_sink_fn sink, void *arg,
 			  struct ptc_error *err);
 /* Gives sink bytes of a rank's local tensor, from that rank's node, or from others if that has gone or lacks its table;
  * padding reads as zeros. */

@@ -373,12 +373,12 @@ static int gather_groups(struct gather *ga, const struct ptc_item_range *end, st
 }
 
 int ptc_agent_gather_many(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid,
-			  const struct ptc_item_range *ranges, size_t n, ptc_sink_fn sink, void *arg,
+			  const struct ptc_item_range *ranges, size_t n, uint64_t most, ptc_sink_fn sink, void *arg,
 			  struct ptc_error *err)
 {
 	struct gather ga = { .ranges = ranges, .nranges = n, .most_pieces = most_pieces(n) };
 	uint64_t bytes;
-	int rc = gather_init(&ga, agent, g, uuid, PTC_READ_MANY_BYTES, &bytes, err);
+	int rc = gather_init(&ga, agent, g, uuid, most, &bytes, err);
 
 	if (!rc && ga.window < bytes)
 		rc = ptc_error_set(err, PTC_ELIMIT, "this node has no memory for %llu bytes at once; ask for fewer",

@@ -171,7 +171,8 @@ static int read_ranges(struct elsewhere *e, struct ptc_error *err)
 	size_t n = e->n;
 
 	e->n = 0;
-	return n ? ptc_agent_gather_many(e->agent, e->g, e->g->uuid, e->ranges, n, take, e, err) : 0;
+	return n ? ptc_agent_gather_many(e->agent, e->g, e->g->uuid, e->ranges, n, PTC_READ_MANY_BYTES, take, e, err)
+		 : 0;
 }
 
 /* A box of an item, in bytes: its rows, or what lies together of them. */

@@ -9,6 +9,7 @@
  * not take its answer, ends the connection. If there are too many connections, the new one is closed. A reader cannot
  * make this daemon keep anything. */
 #include "daemon/agent/calls/agent_state.h"
+#include "daemon/agent/fill/fill_files.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"
@@ -20,6 +21,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/sys/fault.h"
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
 #include "proto/direct_read.h"
@@ -56,6 +58,7 @@ _Static_assert(PTC_DIRECT_READ_DIMS == PTC_MAX_DIMS, "a range names every dim");
 struct ptc_direct_reads {
 	struct ptc_agent *agent;
 	struct ptc_import_windows *windows;
+	struct ptc_fill_files *files;
 	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 	int stop_fd;
 	bool bound, started;
@@ -63,6 +66,7 @@ struct ptc_direct_reads {
 	size_t n;
 	struct pollfd polls[2 + CONNS]; /* stop, listener, connections */
 	uid_t uids[CONNS];
+	struct ptc_fill_file *fills[CONNS];             /* the connection is this file's; NULL: it asks questions */
 	_Alignas(uint64_t) uint8_t in[REQUEST_MAX + 1]; /* a struct ptc_direct_read_request */
 	struct ptc_span spans[PTC_DIRECT_READ_SPANS_MAX];
 	struct ptc_span_chunk chunks[PTC_DIRECT_READ_CHUNKS_MAX];
@@ -172,10 +176,36 @@ static bool send_reply(struct ptc_direct_reads *l, int conn, int fd)
 	       (ssize_t)(iov[0].iov_len + iov[1].iov_len + iov[2].iov_len);
 }
 
-/* False: the connection is over; if *taken, it is a window's now. */
-static bool serve(struct ptc_direct_reads *l, int conn, uid_t uid, bool *taken)
+/* A question, and a descriptor that came with it (-1: none). From users none is taken: to close one of a file system of
+ * theirs may take for ever. */
+static ssize_t receive(struct ptc_direct_reads *l, int conn, uid_t uid, int *ret_fd)
 {
-	ssize_t len = recv(conn, l->in, sizeof l->in, MSG_DONTWAIT); /* descriptors that come with it are dropped */
+	union {
+		struct cmsghdr align;
+		uint8_t bytes[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct iovec iov = { l->in, sizeof l->in };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	struct cmsghdr *c;
+	ssize_t n;
+
+	if (uid == 0 || uid == geteuid()) {
+		msg.msg_control = control.bytes;
+		msg.msg_controllen = CMSG_LEN(sizeof(int)); /* of one; the kernel drops others */
+	}
+	n = recvmsg(conn, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	c = n < 0 ? NULL : CMSG_FIRSTHDR(&msg);
+	*ret_fd = -1;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
+		memcpy(ret_fd, CMSG_DATA(c), sizeof(int));
+	return n;
+}
+
+/* False: the connection is over; if *taken, it is a window's now. A file to fill may take it, and *given. */
+static bool serve(struct ptc_direct_reads *l, int conn, uid_t uid, bool *taken, struct ptc_fill_file **fill)
+{
+	ptc_auto_close int given = -1;
+	ssize_t len = receive(l, conn, uid, &given);
 	const struct ptc_direct_read_request *q = (const void *)l->in;
 	struct ptc_direct_read_reply *reply = &l->reply;
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -188,6 +218,13 @@ static bool serve(struct ptc_direct_reads *l, int conn, uid_t uid, bool *taken)
 		ptc_import_windows_offer(l->windows, conn, uid);
 		*taken = true;
 		return false;
+	}
+	if (len == (ssize_t)sizeof(struct ptc_fill_request) && q->magic == PTC_FILL_MAGIC) {
+		if (ptc_fault("agent.fill.offer")) /* an older ptcd does not know the question */
+			return false;
+		ptc_fill_files_offer(l->files, conn, uid, given, fill);
+		given = *fill ? -1 : given;
+		return *fill;
 	}
 	if ((size_t)len < sizeof *q || q->magic != PTC_DIRECT_READ_MAGIC || q->nranges > PTC_DIRECT_READ_RANGES_MAX ||
 	    (size_t)len != sizeof *q + q->nranges * sizeof(struct ptc_direct_read_range) ||
@@ -229,6 +266,7 @@ static void accept_one(struct ptc_direct_reads *l)
 	}
 	(void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
 	l->uids[l->n] = cred.uid;
+	l->fills[l->n] = NULL;
 	l->polls[2 + l->n++] = (struct pollfd){ .fd = fd, .events = POLLIN };
 }
 
@@ -236,11 +274,15 @@ static void forget(struct ptc_direct_reads *l, size_t i)
 {
 	l->polls[2 + i] = l->polls[2 + --l->n];
 	l->uids[i] = l->uids[l->n];
+	l->fills[i] = l->fills[l->n];
 }
 
 static void drop(struct ptc_direct_reads *l, size_t i)
 {
-	close(l->polls[2 + i].fd);
+	if (l->fills[i])
+		ptc_fill_files_end(l->files, l->fills[i]); /* closes it when nobody writes any more */
+	else
+		close(l->polls[2 + i].fd);
 	forget(l, i);
 }
 
@@ -248,8 +290,8 @@ static void serve_at(struct ptc_direct_reads *l, size_t i)
 {
 	bool taken = false;
 
-	if (serve(l, l->polls[2 + i].fd, l->uids[i], &taken))
-		return;
+	if (!l->fills[i] && serve(l, l->polls[2 + i].fd, l->uids[i], &taken, &l->fills[i]))
+		return; /* whatever comes over a file's connection ends it */
 	if (taken)
 		forget(l, i);
 	else
@@ -299,8 +341,8 @@ static int listen_at(struct ptc_direct_reads *l, const char *socket_path, struct
 	return 0;
 }
 
-int ptc_direct_reads_new(struct ptc_agent *agent, struct ptc_import_windows *windows, const char *socket_path,
-			 struct ptc_direct_reads **ret_reads, struct ptc_error *err)
+int ptc_direct_reads_new(struct ptc_agent *agent, struct ptc_import_windows *windows, struct ptc_fill_files *files,
+			 const char *socket_path, struct ptc_direct_reads **ret_reads, struct ptc_error *err)
 {
 	struct ptc_direct_reads *l = ptc_calloc(1, sizeof *l);
 	int rc;
@@ -309,6 +351,7 @@ int ptc_direct_reads_new(struct ptc_agent *agent, struct ptc_import_windows *win
 		return ptc_nomem(err);
 	l->agent = agent;
 	l->windows = windows;
+	l->files = files;
 	l->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	l->polls[0] = (struct pollfd){ .fd = l->stop_fd, .events = POLLIN };
 	l->polls[1] = (struct pollfd){ .fd = -1, .events = POLLIN };

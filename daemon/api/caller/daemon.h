@@ -13,10 +13,11 @@ struct ptc_read_views;
 struct ptc_pins;
 struct ptc_samples;
 struct ptc_import_windows;
+struct ptc_fill_files;
 struct ptc_scrubber;
 struct event;
 
-#define PTC_CONTROL_METHODS 41
+#define PTC_CONTROL_METHODS 42
 
 struct ptc_api_method {
 	struct ptc_daemon *d;
@@ -49,4 +50,5 @@ struct ptc_daemon {
 	 * while no server runs. */
 	char waits[512];
 	struct ptc_api_method control[PTC_CONTROL_METHODS];
+	struct ptc_fill_files *fill_files;
 };

@@ -51,6 +51,7 @@ PTC_API_HANDLER(ptc_api_import_commit);
 PTC_API_HANDLER(ptc_api_export_info);
 PTC_API_HANDLER(ptc_api_read);
 PTC_API_HANDLER(ptc_api_read_many);
+PTC_API_HANDLER(ptc_api_read_into);
 PTC_API_HANDLER(ptc_api_read_rank);
 PTC_API_HANDLER(ptc_api_near_nodes);
 PTC_API_HANDLER(ptc_api_pin);

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The call ReadInto: bytes of a committed generation, from wherever they are, into a file that a reader on this node
+ * has handed over (daemon/agent/fill).
+ *
+ * Happy path: all ranges are gathered in one window, written, and digested while they are in the processor's cache. The
+ * digests are of the bytes as they were written, so the reader need not read them again. Failure modes: those of
+ * ReadMany and of the file. Bytes of a call that fails may be in the file in part. */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/number/digest.h"
+#include "base/sys/fault.h"
+#include "daemon/agent/fill/fill_files.h"
+#include "daemon/agent/gateway/gateway.h"
+#include "daemon/api/reads/reads.h"
+#include "proto/direct_read.h"
+
+struct into {
+	struct ptc_rpc_call *call;
+	struct ptc_fill_file *file;
+	uint64_t at, bytes; /* where the next byte goes; of all ranges */
+	const struct ptc_item_range *range;
+	uint64_t got, *digest; /* of it, so far */
+};
+
+/* The next bytes of the ranges. */
+static int take(void *arg, const void *data, size_t len, struct ptc_error *err)
+{
+	struct into *in = arg;
+	const uint8_t *from = data;
+	int rc = ptc_rpc_call_cancelled(in->call)
+			 ? ptc_error_set(err, PTC_ECANCELED, "the reader does not want the bytes any more")
+			 : ptc_fill_file_write(in->file, in->at, data, len, err);
+
+	if (rc)
+		return rc;
+	in->at += len;
+	while (len) {
+		const size_t n = (size_t)PTC_MIN((uint64_t)len, in->range->length - in->got);
+
+		*in->digest = in->got ? ptc_digest_append(*in->digest, from, n) : ptc_digest_run(from, n);
+		in->got += n;
+		from += n;
+		len -= n;
+		if (in->got == in->range->length) {
+			in->got = 0;
+			in->range++;
+			in->digest++;
+		}
+	}
+	return ptc_fault("api.into.written") ? ptc_error_set(err, PTC_EIO, "fault api.into.written") : 0;
+}
+
+static int ranges_of(const Ptc__V1__ReadIntoRequest *req, struct into *in, struct ptc_item_range **ret,
+		     struct ptc_error *err)
+{
+	struct ptc_item_range *v;
+
+	if (!req->n_items || req->n_offsets != req->n_items || req->n_lengths != req->n_items)
+		return ptc_error_set(
+			err, PTC_EINVAL,
+			"the request has %zu items, %zu offsets and %zu lengths; each range needs all three",
+			req->n_items, req->n_offsets, req->n_lengths);
+	if (req->n_items > PTC_READ_MANY_RANGES)
+		return ptc_error_set(err, PTC_ELIMIT, "one call asks for %zu ranges; at most %d are possible",
+				     req->n_items, PTC_READ_MANY_RANGES);
+	v = ptc_calloc(req->n_items, sizeof *v);
+	if (!v)
+		return ptc_nomem(err);
+	for (size_t i = 0; i < req->n_items; i++) {
+		v[i] = (struct ptc_item_range){ req->items[i], req->offsets[i], req->lengths[i] };
+		if (!v[i].length || v[i].length > PTC_FILL_BYTES - in->bytes) {
+			ptc_free(v);
+			return ptc_error_set(err, PTC_EINVAL,
+					     "a range is empty, or all of them have more than %u bytes; ask for fewer",
+					     PTC_FILL_BYTES);
+		}
+		in->bytes += v[i].length;
+	}
+	*ret = v;
+	return 0;
+}
+
+static int write_all(struct ptc_daemon *d, const Ptc__V1__ReadIntoRequest *req, struct into *in,
+		     const struct ptc_item_range *ranges, struct ptc_error *err)
+{
+	struct ptc_read_view *v;
+	int rc = ptc_api_read_view(d, in->call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_fill_file_get(d->fill_files, req->file.data, req->file.len, ptc_api_uid(in->call), req->at, in->bytes,
+			       &in->file, err);
+	if (!rc) {
+		rc = ptc_agent_gather_many(d->agent, &v->geometry, v->view.meta.uuid, ranges, req->n_items,
+					   PTC_FILL_BYTES, take, in, err);
+		ptc_fill_file_put(d->fill_files, in->file);
+	}
+	ptc_read_view_put(v);
+	return rc;
+}
+
+PTC_API_HANDLER(ptc_api_read_into)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ReadIntoRequest *req;
+	Ptc__V1__ReadIntoReply reply = PTC__V1__READ_INTO_REPLY__INIT;
+	ptc_auto_free struct ptc_item_range *ranges = NULL;
+	ptc_auto_free uint64_t *digests = NULL;
+	struct into in = { .call = call };
+	int rc = ptc_pb_call_recv(call, &ptc__v1__read_into_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ranges_of(req, &in, &ranges, err);
+	if (rc == 0) {
+		digests = ptc_calloc(req->n_items, sizeof *digests);
+		in.at = req->at;
+		in.range = ranges;
+		in.digest = digests;
+		rc = digests ? write_all(d, req, &in, ranges, err) : ptc_nomem(err);
+	}
+	if (rc == 0) {
+		reply.version = PTC_WIRE_VERSION;
+		reply.digests = digests;
+		reply.n_digests = req->n_items;
+		rc = ptc_pb_call_send(call, &reply.base, err);
+	}
+	ptc_pb_free(&req->base);
+	return rc;
+}
