@@ -390,8 +390,10 @@ int ptc_generation_doc_copy(const struct ptc_generation_doc *d, struct ptc_gener
 		ptc_generation_doc_done(&c);
 		return rc;
 	}
-	memcpy(c.rank_node, d->rank_node, d->world * sizeof *c.rank_node);
-	memcpy(c.rank_device, d->rank_device, d->world * sizeof *c.rank_device);
+	for (uint32_t i = 0; i < d->world; i++) {
+		c.rank_node[i] = d->rank_node[i];
+		c.rank_device[i] = d->rank_device[i];
+	}
 	memcpy(c.layout_hash, d->layout_hash, sizeof c.layout_hash);
 	c.cost_linear = d->cost_linear;
 	c.cost_square = d->cost_square;
