@@ -137,7 +137,7 @@ typedef int (*ptc_admin_progress_fn)(void *arg, const struct ptc_admin_progress 
 /* Each of the next functions returns 0 once the daemon says that the work is finished. fn may be NULL. */
 PTC_ADMIN_API int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn,
 				   void *arg, struct ptc_error *err);
-/* Moves this job off a node (NULL: all jobs). If root gives NULL, the node gets no ranks until ptc_admin_undrain. */
+/* Moves `job` off `node`. job NULL: all jobs; if root does this, the node gets no ranks until ptc_admin_undrain. */
 PTC_ADMIN_API int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn,
 				  void *arg, struct ptc_error *err);
 /* Does the same for a node that goes within_ms from now. The summary names each job that needs more time. */

@@ -30,7 +30,7 @@ PTC_ADMIN_API int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint6
 PTC_ADMIN_API int ptc_admin_rollback_check(struct ptc_admin *a, const char *job, uint64_t snapshot,
 					   struct ptc_error *err);
 
-/* As ptc_admin_rollback, but the job goes on in its data where it is now: samples that it has consumed since that
+/* As ptc_admin_rollback, but the job's place in its data stays as it is now: samples that it has consumed since that
  * snapshot are skipped, and the ledger says which. If the job has made steps since its present snapshot, the samples of
  * these steps come again. PTC_ESTATE: also if nothing says which samples would be skipped. PTC_EVERSION: a daemon is
  * older. */

@@ -14,7 +14,8 @@
  *
  * If a node is lost, the job goes on from the memory of the ranks that are left, if these have all of the state at one
  * step (docs/failures.md). Failure modes: ptcd is of a version that holds no ranks, or is away: ptc_leave and
- * ptc_update_alone return after some seconds, and the job goes on from its newest snapshot. Threads: as ptc/ptc.h. */
+ * ptc_update_alone return within 5 s. If ptcd went away while it held the rank, they wait for up to 5 min more. The job
+ * then goes on from its newest snapshot. Threads: as ptc/ptc.h. */
 #ifndef PTC_SURVIVE_H
 #define PTC_SURVIVE_H
 
@@ -26,16 +27,17 @@ extern "C" {
 
 typedef struct ptc_client ptc_client;
 
-/* yes 1 promises: from each boundary to ptc_update_begin all state is in declared memory, blobs and cursors. If a node
- * is lost, the job then goes on from this memory. Holds until ptc_next, or until yes 0. */
+/* With `yes` = 1 the program promises: from each boundary to ptc_update_begin all state is in declared memory, blobs
+ * and cursors. If a node is lost, the job then goes on from this memory. The promise holds until ptc_next, or until a
+ * call with `yes` = 0. */
 PTC_API int ptc_survive(ptc_client *c, int yes);
 /* Call this before a rank gives up and frees memory. Waits until ptcd has copied the memory or does not want it, at
  * most 5 min, not counting time in which the rank is frozen. */
 PTC_API void ptc_leave(ptc_client *c);
-/* For a rank that has all gradients of its step, and waits before ptc_update_begin until all other ranks have theirs.
- * Such a program changes the state of a step on every rank or on none. When a node is lost, some ranks may have begun
- * the update while others still wait for gradients. A waiting rank cannot know this. So ptcd says whether this rank has
- * to end its update, too, without the others.
+/* Asks ptcd whether this rank has to make its update without the other ranks. This is for programs that change the
+ * state of a step on every rank or on none. In such a program, a rank that has all gradients of its step waits before
+ * ptc_update_begin until all other ranks have theirs; call this while the rank waits. When a node is lost, some ranks
+ * may have begun the update while others still wait. A waiting rank cannot know this, so ptcd says it.
  * gone 0: the rank still waits; the call only asks, and returns within nanoseconds. gone 1: the others cannot be
  * reached; the call waits until it is decided, as ptc_leave does.
  * Returns 1: call ptc_update_begin, change the state, and come to the next boundary. If `gone` was 0, a 0 means: not
