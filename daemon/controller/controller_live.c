@@ -9,8 +9,8 @@
  *
  * Failure modes: replicas on two nodes differ (PTC_EDIGEST naming tensor and nodes; replicas on one node are compared
  * there: capture_fill.c); declarations contradict each other, the old generation or a rule (PTC_ELAYOUT); etcd is
- * unreachable (PTC_ECOORD). The switch then aborts: in AGREE nothing is committed; in LAYOUT the
- * new snapshot may be. */
+ * unreachable (PTC_ECOORD). The switch then aborts: in AGREE nothing is committed; in LAYOUT the new snapshot may be
+ * committed already. */
 #include "daemon/cluster/job_events.h"
 #include "daemon/controller/internal.h"
 #include "daemon/agent/geometry/rank_reports.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: leases are renewed, and etcd is asked now and then. Failure modes: lease_end.h. */
+/* Happy path: leases are renewed, and etcd is asked now and then how long they still last. Failure modes:
+ * lease_end.h. */
 #include "daemon/cluster/loss/lease_end.h"
 
 #include "base/check.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decides when work on copies is due, and which step follows another. Happy path and failure modes: copy_keeper.h.
  *
- *   REST --> LOOKING --nothing lacks--> REST (or NAMING, without what is not needed any more)
+ *   REST --> LOOKING --nothing lacks--> REST (or NAMING, to take out copies that nobody needs any more)
  *     ^         | targets
  *     |         v
  *     |      PUSHING --> CHECKING --> NAMING --> REST, and looking again

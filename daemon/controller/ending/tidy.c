@@ -7,7 +7,7 @@
  * - Blobs of switches that were aborted or superseded. tidy_blobs removes them whenever a controller comes to rest.
  *
  * Failure modes: etcd is unreachable, or without its data (asked again; all->reconciled and ctl->untidy remember it);
- * the controller is not one any more (every removal is a transaction that compares its lock). */
+ * this daemon does not control the job any more (every removal is a transaction that compares the lock). */
 #include "base/alloc.h"
 #include "daemon/store/store.h"
 #include "base/check.h"

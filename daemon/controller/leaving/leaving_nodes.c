@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which nodes are about to be taken away, and what others need of that: the keeper of copies, recovery and planning.
+/* Which nodes are about to be taken away, and what the keeper of copies, recovery and planning have to know of it.
  * Happy path: leaving.h. There are no failure modes. */
 #include "daemon/controller/leaving/leaving.h"
 #include "daemon/controller/internal.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the loss of a node will cost, as far as the description alone says it (notes of `ptcctl job create`). Happy
- * path: a line of the snapshots, one of where the bytes are. Failure modes: memory. Pure. */
+ * path: one line about snapshots, and one about where the bytes are. Failure modes: memory. Pure. */
 #include "daemon/controller/loss/loss_cost.h"
 
 #include "base/buf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: status asks; a task counts on how many nodes each region is, among the ranks and among those that have
- * the snapshot, and plans the job without each of its nodes; the facts stay in the controller. Failure modes:
- * loss_cost.h. The task has copies of all it needs. */
+ * the snapshot, and plans the job anew for the loss of each single node; the facts stay in the controller. Failure
+ * modes: loss_cost.h. The task has copies of all it needs. */
 #include "daemon/controller/loss/loss_cost.h"
 
 #include "daemon/controller/internal.h"

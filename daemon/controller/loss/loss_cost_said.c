@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Says what the loss of a node would cost (`node_loss` of status): from the facts and what the ranks do now to one
- * word, a number and a sentence. Happy path: the cases are asked in the order of what is worst. Failure modes:
- * loss_cost.h. */
+/* Says what the loss of a node would cost (`node_loss` of status): turns the facts, and what the ranks do now, into one
+ * word, a number and a sentence. Happy path: the worst case is tested first. Failure modes: loss_cost.h. */
 #include "daemon/controller/loss/loss_cost.h"
 
 #include "base/buf.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* By what facts about a loss were found: as long as the number is the same, they are kept. Happy path: status asks each
- * time. Failure modes: none; two states may have one number, once in some 10^19. */
+/* Hashes all that the facts about a loss depend on. As long as the hash is the same, the facts are kept. Happy path:
+ * status asks each time. Failure modes: none; two states may have one hash, once in some 10^19. */
 #include "daemon/controller/loss/loss_cost.h"
 
 #include "daemon/controller/internal.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decides for which nodes that are down a switch does not wait, once their ptcd is silent, too.
+/* Decides which nodes a switch does not wait for, when they are down and their ptcd is silent.
  *
  * These are:
- * - those on which a switch starts ranks of a job that trains, and where it has none yet: no step shows whether such a
- *   node lives, and none is lost with it;
- * - those of a job whose ranks were given up: its ranks there do not count any more, and the job starts elsewhere;
- * - those of which ranks are held, and copied: the ranks there are left out;
- * - those of a job that trains, while a switch waits for them: training stands still for it, so it is aborted. A
- *   snapshot that is due begins again once all nodes are up.
+ * - nodes on which a switch starts ranks of a job that trains, and where the job has none yet: no step shows whether
+ *   such a node lives, and no step is lost with it;
+ * - nodes of a job whose ranks were given up: its ranks there do not count any more, and the job starts elsewhere;
+ * - nodes whose ranks are held for a snapshot: those ranks are left out of it;
+ * - nodes of a job that trains, while a switch waits for them: training stands still meanwhile, so the switch is
+ *   aborted. A snapshot that is due begins again once all nodes are up.
  *
  * Happy path: they are all up. Failure modes: one is down and answers, or refuses the connection: its ptcd is being
  * restarted, or cannot reach etcd, and it is waited for (PTC_JOB_NODE_WAIT_MS, or `node_lost_after`). It says nothing:

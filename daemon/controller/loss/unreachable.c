@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out whether the machines of nodes that are down are there at all, and whether a ptcd listens on them. Only of
- * nodes that have ranks of a job which trains, or get some, or whose ranks were given up; for all jobs of this daemon
- * together. While such nodes are up, their leases are watched: then it is mostly known when a lease ends whether the
- * machine is there (daemon/cluster/mirror/mirror_leases.c), and what is here shows whether that has changed since.
+/* Finds out whether the machines of nodes that are down are there at all, and whether a ptcd listens on them. It looks
+ * only at nodes that have or get ranks of a job that trains, and at nodes of jobs whose ranks were given up; for all
+ * jobs of this daemon together. While such nodes are up, their leases are watched: then it is mostly known when a lease
+ * ends whether the machine is there (daemon/cluster/mirror/mirror_leases.c), and what is here shows whether that has
+ * changed since.
  *
  * Happy path: such a machine gets some connections, one after the other (ptc_machines_ask). If it neither takes nor
  * refuses any of them, the node is unreachable until a later look, or until it has a lease again. A ptcd that is
- * restarted, upgraded or stopped under its ranks is not: its kernel answers. If the kernel refuses each look for
- * PTC_REFUSED_NS, the node is closed until one is taken, or until it has a lease again.
+ * restarted, upgraded or stopped under its ranks is not: its kernel answers. If the kernel refuses the connections
+ * of each look for PTC_REFUSED_NS, the node counts as `closed` until a connection is taken, or until the node has a
+ * lease again.
  *
- * If there are more machines than a look takes, it takes those that were looked at longest ago, and the next one
+ * If there are more machines than a look takes, it takes those that were looked at longest ago, and the next look
  * follows at once.
  *
- * Failure modes: a name that nobody resolves, a machine of our own that is silent, no memory: nothing can be told, so
- * it is neither. If our own network is gone, all are unreachable: whoever acts on it has heard of other nodes since.
- * The looking is a task, which waits on a thread of libuv's pool; the rest is on the loop. */
+ * Failure modes: a name that nobody resolves, a machine of our own that is silent, no memory: nothing can be told,
+ * so the node is neither unreachable nor closed. If our own network is gone, all nodes are unreachable: whoever
+ * acts on that first makes sure that other nodes have answered since. The looking is a task, which waits on a
+ * thread of libuv's pool; the rest is on the loop. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

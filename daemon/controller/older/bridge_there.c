@@ -3,7 +3,7 @@
  * so until the controller knows, but forgets it if its ptcd is restarted. A node's chunks may also be gone.
  *
  * Happy path: each node that is up has its table. Failure modes: a node that is down, or does not answer, counts as
- * having it; if documents cannot be read now, so do all. Blocks; any thread but the loop. */
+ * having it; if documents cannot be read now, all nodes count as having it. Blocks; any thread but the loop. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chooses where an older snapshot's state goes if nodes are lost. See controller.h. Happy path: each rank's part
- * stays on its node, or goes to a node that has a copy of it, and costs no byte there; what other nodes have
- * instead goes to the node with the fewest parts. Failure modes: no node, or none with a device number left
+/* Chooses where an older snapshot's state goes if nodes are lost. See controller.h. Happy path: each rank's part stays
+ * on its node, or goes to a node that has a copy of it, and costs no byte there. If none of these nodes is left, the
+ * part goes to the node with the fewest parts. Failure modes: no node, or none with a device number left
  * (PTC_ENODEVICES); memory. */
 #include "daemon/controller/controller.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decides when a live job's ranks are given up, and when they are started again (restarts, max_restarts, on_failure).
  *
- * Happy path: a node of the generation is lost, and the steps of the ranks that can be seen stand still. If the job can
+ * Happy path: a node of the generation is lost, and the ranks on nodes that answer make no more steps. If the job can
  * go on elsewhere, its ranks are ended (the record says why), and the job is started again from the record's snapshot.
  * Until the job can go on elsewhere, no rank is ended: a node that comes back with its ranks finds the others as they
  * were.
@@ -379,6 +379,8 @@ static void act(struct ptc_controller *ctl, const struct parts *p)
 
 /* ---- a rank has failed --------------------------------------------------------------------- */
 
+/* By the kernel (out of memory) or by a person; the status does not say which. A program that fails by itself exits, or
+ * ends by another signal. */
 static bool was_killed(const struct ptc_worker_doc *w)
 {
 	return WIFSIGNALED(w->exit_status) && WTERMSIG(w->exit_status) == SIGKILL;

@@ -4,7 +4,7 @@
  * Happy path: each node of the generation that is up answers Ranks; the last answer ends the round. Failure modes: a
  * node that does not answer is suspected (controller_send.c probes it and revokes its lease), and the round does not
  * count. A node that is up, but has not renewed its lease, and whose machine is silent, is not waited for: the round
- * shows where the others are, but nobody is given up by it. Loop thread. */
+ * shows where the others are, but no rank is given up because of such a round. Loop thread. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/recovery/stragglers.h"
 

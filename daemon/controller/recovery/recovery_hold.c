@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds out whether the ranks that have survived the loss of a node have all of the state at one step.
  *
- * Happy path: each node of the generation that is up holds its ranks, and says at which step each can be taken; the
- * greatest step is chosen at which some nodes have all that is theirs, and together every tensor. Failure modes: a rank
- * does not promise that its memory stays whole, or is in an update (it is not counted; nor are ranks of a node whose
- * version cannot hold them); a node does not answer (it is suspected, and not counted, and waited for no longer once
- * its lease has ended and its machine is silent); at no step do the ranks have everything, or only at the snapshot's or
- * an earlier one (NONE, and why). If they had everything at the greatest step were those at the step before to come
- * there, too, these are let on first, once: the gradients of a step may have come to some ranks only. The choice is a
- * task with copies of all it needs; the rest is on the loop. */
+ * Happy path: each node of the generation that is up holds its ranks, and says at which step each can be taken.
+ * Chosen is the greatest step at which the nodes that have their whole part have every tensor together. Failure modes:
+ * a rank does not promise that its memory stays whole, or is in an update (it is not counted; nor are ranks of a node
+ * whose version cannot hold them); a node does not answer (it is suspected, and not counted, and waited for no longer
+ * once its lease has ended and its machine is silent); at no step do the ranks have everything, or only at the
+ * snapshot's or an earlier one (NONE, and why). If everything is there once the ranks that are one step behind have
+ * come to the greatest step, these ranks are first let go on by that step, once: the gradients of a step may have come
+ * to some ranks only. The choice is a task with copies of all it needs; the rest is on the loop. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

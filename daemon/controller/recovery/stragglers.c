@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: once a second the nodes are asked where their ranks are (recovery_ask.c), which tells the ranks' own work
- * as well: the report `own_seconds`. When every rank has made `straggler_steps` steps, the window is judged; an event
- * tells which ranks have become slow, and which are slow no longer.
+/* Happy path: once a second the nodes are asked where their ranks are (recovery_ask.c); the answers also have the
+ * ranks' own work: the report `own_seconds`. When every rank has made `straggler_steps` steps, the window is judged; an
+ * event tells which ranks have become slow, and which are slow no longer.
  *
  * Failure modes: a node that does not answer (the window goes on; if it is down, nothing is asked); ranks that do not
  * tell (status says how many); new ranks, or another controller (it begins anew); out of memory (it is tried again at
