@@ -111,11 +111,11 @@ struct ptc_import_window_taken { /* the oldest part that has had no answer */
 /* ---- files that ptcd fills ---- */
 
 /* A reader that makes a file of a job's bytes can have ptcd write into it (ReadInto of ptc.proto), so that the bytes
- * cross no socket between the two. It sends the question with a descriptor of the file, over a connection of its own to
- * the same socket. The answer has a key, which ReadInto names. From then on the connection belongs to the file. When
- * the reader shuts it for writing, ptcd takes no further ReadInto for the file, waits for those that run, closes its
- * descriptor, and then the connection. So once the reader has read the end of the connection, ptcd does not write any
- * more.
+ * cross no socket between the two. Over a connection of its own to the same socket it sends the question twice: first
+ * without a descriptor, for ptcd takes none before it knows who asks; then with one of the file. The second answer has
+ * a key, which ReadInto names. From then on the connection belongs to the file. When the reader shuts it for writing,
+ * ptcd takes no further ReadInto for the file, waits for those that run, closes its descriptor, and then the
+ * connection. So once the reader has read the end of the connection, ptcd does not write any more.
  *
  * Root and the user that ptcd runs as may ask. The file must be theirs, and a regular file of a tmpfs, open for writing
  * but not for appending: writing into any other could make ptcd wait for a disk, or for somebody else's file system.

@@ -6,6 +6,10 @@ imported are the oracle. Where the kernel has no FUSE passthrough, nothing is fi
 """
 import contextlib
 import os
+import socket
+import struct
+import subprocess
+import sys
 import threading
 import unittest
 
@@ -16,6 +20,7 @@ from test_fuse import CAN_MOUNT
 from test_metrics import scrape, total
 
 METHODS = ("ReadInto", "Read")
+FILL_MAGIC, LOCATE_MAGIC, SO_PASSRIGHTS = 0x3146464c, 0x3244454c, 83 # proto/direct_read.h; Linux 6.16
 SEGMENT = 4 << 20 # FS_BACKING_SEGMENT: of one call
 
 
@@ -139,6 +144,61 @@ class Fill(harness.Case):
             self.assertEqual(self.bytes_of(job), opened.got)
             self.check(m, self.bytes_of(job))
             self.assertGreater(self.calls()["ReadInto"], 1)
+
+
+
+class Descriptors(harness.Case):
+    """What comes over the sockets of a node's users."""
+
+    @staticmethod
+    def connect(path, kind):
+        s = socket.socket(socket.AF_UNIX, kind)
+        s.settimeout(20 * PATIENCE)
+        s.connect(path)
+        return s
+
+    def fill(self, path, fd):
+        """A connection whose file ptcd is to fill, and the statuses of both answers."""
+        s, said = self.connect(path, socket.SOCK_SEQPACKET), []
+        for fds in ([], [fd]):
+            socket.send_fds(s, [struct.pack("=II", FILL_MAGIC, 0)], fds)
+            said.append(struct.unpack("=Ii16s", s.recv(100))[1])
+        return s, said
+
+    @skip_unless_root
+    def test_of_users_are_refused(self):
+        """A user sends a descriptor to each socket that he may connect to: the kernel refuses it. To drop one of a file system of his own
+        could take ptcd for ever."""
+        program = ("import os, socket, sys\n"
+                   "for path, kind in ((sys.argv[1], socket.SOCK_STREAM), (sys.argv[1] + '.direct', socket.SOCK_SEQPACKET)):\n"
+                   "    s = socket.socket(socket.AF_UNIX, kind); s.connect(path)\n"
+                   "    try: socket.send_fds(s, [b'x' * 8], [0]); print('sent')\n"
+                   "    except PermissionError: print('refused')\n")
+        a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with a, b:
+            try:
+                a.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+            except OSError:
+                self.skipTest("a kernel before 6.16 cannot refuse descriptors")
+        with self.cluster(nodes=1, devices=1) as c:
+            r = subprocess.run(["setpriv", "--reuid=54400", "--regid=54400", "--clear-groups", sys.executable, "-c", program, c.nodes["n0"].socket],
+                               capture_output=True, text=True, check=True, timeout=60 * PATIENCE)
+            self.assertEqual(["refused", "refused"], r.stdout.split(), r.stderr)
+
+    @skip_unless_root
+    def test_files_leave_room_for_questions(self):
+        """More files of root's than one user may have connections: each is taken, and a question is still answered."""
+        with self.cluster(nodes=1, devices=1) as c, contextlib.ExitStack() as stack:
+            path = c.nodes["n0"].socket + ".direct"
+            for i in range(16):
+                fd = os.memfd_create(f"file{i}")
+                stack.callback(os.close, fd)
+                s, said = self.fill(path, fd)
+                stack.enter_context(s)
+                self.assertEqual([0, 0], said)
+            with self.connect(path, socket.SOCK_SEQPACKET) as s:
+                s.send(struct.pack("=II40sQQQQ", LOCATE_MAGIC, 0, b"a" * 36, 1, 1, 0, 0))
+                self.assertGreater(len(s.recv(4096)), 8)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* of Linux 6.16; a number that an older kernel refuses */
+#endif
 
 #define PATH_BYTES 4096
 
@@ -265,6 +270,13 @@ static int64_t clock_ns(clockid_t id)
 
 	clock_gettime(id, &ts);
 	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+void ptc_sys_take_descriptors(int fd, bool yes)
+{
+	int value = yes;
+
+	(void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &value, sizeof value);
 }
 
 int64_t ptc_sys_now_ns(void)

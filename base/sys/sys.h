@@ -44,6 +44,10 @@ int ptc_sys_remove_tree(const char *path, const char *point,
 /* The offset of the first byte at or after `from` that is not 0, or the file's end. It skips holes that were punched.
  */
 int64_t ptc_sys_skip_zeros(int fd, int64_t from);
+/* Whether descriptors that others send over this Unix socket are taken; of a listener, also over connections that are
+ * not accepted yet. What is not taken is refused to the sender (EPERM). Linux before 6.16 always takes them. To drop
+ * one of a sender's own FUSE file system can take for ever, so a socket of strangers should take none. */
+void ptc_sys_take_descriptors(int fd, bool yes);
 int64_t ptc_sys_now_ns(void);      /* CLOCK_MONOTONIC */
 int64_t ptc_sys_realtime_ms(void); /* CLOCK_REALTIME */
 int ptc_sys_random(void *buf, size_t len, struct ptc_error *err);

@@ -245,7 +245,7 @@ struct ptc_admin_fill {
 	uint8_t key[PTC_FILL_KEY];
 };
 
-static bool send_file(int conn, int fd)
+static bool send_file(int conn, int fd) /* -1: no file */
 {
 	struct ptc_fill_request q = { .magic = PTC_FILL_MAGIC };
 	struct iovec iov = { &q, sizeof q };
@@ -262,19 +262,20 @@ static bool send_file(int conn, int fd)
 	c->cmsg_type = SCM_RIGHTS;
 	c->cmsg_len = CMSG_LEN(sizeof fd);
 	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	if (fd < 0) {
+		msg.msg_control = NULL;
+		msg.msg_controllen = 0;
+	}
 	return sendmsg(conn, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof q;
 }
 
+/* -1: asks whether a file would be taken. */
 static int offer(struct ptc_admin_fill *f, int fd, struct ptc_error *err)
 {
 	struct ptc_fill_reply reply;
 	ssize_t n;
-	int rc;
 
-	pthread_mutex_lock(&f->a->direct_read.lock);
-	rc = ptc_admin_direct_connect_locked(f->a, &f->conn);
-	pthread_mutex_unlock(&f->a->direct_read.lock);
-	if (rc || !send_file(f->conn, fd))
+	if (!send_file(f->conn, fd))
 		return ptc_error_set(err, PTC_EPEER, "no daemon of this node takes files to fill");
 	do
 		n = recv(f->conn, &reply, sizeof reply, 0);
@@ -295,7 +296,15 @@ int ptc_admin_fill_open(struct ptc_admin *a, int fd, struct ptc_admin_fill **ret
 	if (!f)
 		return ptc_nomem(err);
 	*f = (struct ptc_admin_fill){ .a = a, .conn = -1 };
-	rc = offer(f, fd, err);
+	pthread_mutex_lock(&a->direct_read.lock);
+	rc = ptc_admin_direct_connect_locked(a, &f->conn);
+	pthread_mutex_unlock(&a->direct_read.lock);
+	if (rc)
+		rc = ptc_error_set(err, rc, "no daemon of this node takes files to fill");
+	if (!rc)
+		rc = offer(f, -1, err);
+	if (!rc)
+		rc = offer(f, fd, err);
 	if (rc) {
 		ptc_close(&f->conn);
 		ptc_free(f);

@@ -207,8 +207,10 @@ static void end_locked(struct fs_backings *b, struct fs_backing *f)
 		if (number <= 0)
 			m->rc = ptc_error_errno(&m->err, -number, "the kernel does not take a backing file");
 	}
-	if (m->rc)
-		ptc_close(&f->fd); /* its memory is free before anybody looks for room */
+	if (m->rc) { /* its memory is free before anybody looks for room, also if ptcd still has the file */
+		(void)!ftruncate(f->fd, 0);
+		ptc_close(&f->fd);
+	}
 	pthread_mutex_lock(&b->lock);
 	log_end(b, f, m);
 	f->ready = !m->rc;

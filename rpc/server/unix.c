@@ -218,6 +218,7 @@ static int bind_socket(struct ptc_rpc_unix *u, mode_t mode, struct ptc_error *er
 	u->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (u->fd < 0 || u->stop_fd < 0)
 		return ptc_error_errno(err, errno, "socket for %s", path);
+	ptc_sys_take_descriptors(u->fd, false);
 	/* The file is born with the socket's mode: nobody else's until chmod. */
 	if (fchmod(u->fd, 0600) != 0 || bind(u->fd, (const struct sockaddr *)&u->addr, sizeof u->addr) != 0)
 		return ptc_error_errno(err, errno, "cannot bind %s", path);

@@ -78,6 +78,14 @@ static bool send_reply(int conn, const struct ptc_fill_reply *reply)
 	return send(conn, reply, sizeof *reply, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *reply;
 }
 
+bool ptc_fill_files_greet(int conn, uid_t uid)
+{
+	const struct ptc_fill_reply reply = { .magic = PTC_FILL_MAGIC,
+					      .status = uid == 0 || uid == geteuid() ? 0 : PTC_EPERM };
+
+	return send_reply(conn, &reply);
+}
+
 /* Lock held, so that the reader's first call waits until the file can be found. */
 static int offer_locked(struct ptc_fill_files *f, struct ptc_fill_file *file, struct ptc_error *err)
 {

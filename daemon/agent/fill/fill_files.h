@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -24,6 +25,8 @@ struct ptc_fill_file;
  * take the answer, *ret_file is NULL, and both stay the caller's. Does not block. fd -1: none came with the question.
  */
 void ptc_fill_files_offer(struct ptc_fill_files *f, int conn, uid_t uid, int fd, struct ptc_fill_file **ret_file);
+/* Answers over conn whether that asker may offer files. False: it does not take the answer. Does not block. */
+bool ptc_fill_files_greet(int conn, uid_t uid);
 /* Nobody finds the file any more. */
 void ptc_fill_files_end(struct ptc_fill_files *f, struct ptc_fill_file *file);
 

@@ -36,8 +36,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define CONNS          64
-#define CONNS_PER_USER 8
+#define CONNS          96
+#define CONNS_USERS    64 /* of which users have at most so many */
+#define CONNS_PER_USER 8  /* without those of files to fill, which have a bound of their own */
 #define BACKLOG        64
 #define EXPIRE_MS      1000
 
@@ -176,8 +177,7 @@ static bool send_reply(struct ptc_direct_reads *l, int conn, int fd)
 	       (ssize_t)(iov[0].iov_len + iov[1].iov_len + iov[2].iov_len);
 }
 
-/* A question, and a descriptor that came with it (-1: none). From users none is taken: to close one of a file system of
- * theirs may take for ever. */
+/* A question, and a descriptor that came with it (-1: none). */
 static ssize_t receive(struct ptc_direct_reads *l, int conn, uid_t uid, int *ret_fd)
 {
 	union {
@@ -222,6 +222,8 @@ static bool serve(struct ptc_direct_reads *l, int conn, uid_t uid, bool *taken, 
 	if (len == (ssize_t)sizeof(struct ptc_fill_request) && q->magic == PTC_FILL_MAGIC) {
 		if (ptc_fault("agent.fill.offer")) /* an older ptcd does not know the question */
 			return false;
+		if (given < 0)
+			return ptc_fill_files_greet(conn, uid);
 		ptc_fill_files_offer(l->files, conn, uid, given, fill);
 		given = *fill ? -1 : given;
 		return *fill;
@@ -248,22 +250,25 @@ static void accept_one(struct ptc_direct_reads *l)
 	struct ucred cred;
 	socklen_t len = sizeof cred;
 	size_t same = 0;
+	bool ours;
 
 	if (fd < 0) {
 		if (errno == EMFILE || errno == ENFILE)
 			poll(&l->polls[0], 1, 100);
 		return;
 	}
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || l->n == CONNS) {
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) {
 		close(fd);
 		return;
 	}
+	ours = cred.uid == 0 || cred.uid == geteuid();
 	for (size_t i = 0; i < l->n; i++)
-		same += l->uids[i] == cred.uid;
-	if (same >= CONNS_PER_USER) {
+		same += l->uids[i] == cred.uid && !l->fills[i];
+	if (same >= CONNS_PER_USER || l->n >= (ours ? CONNS : CONNS_USERS)) {
 		close(fd);
 		return;
 	}
+	ptc_sys_take_descriptors(fd, ours); /* from users none, so that nothing of theirs is dropped here */
 	(void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
 	l->uids[l->n] = cred.uid;
 	l->fills[l->n] = NULL;
@@ -335,6 +340,7 @@ static int listen_at(struct ptc_direct_reads *l, const char *socket_path, struct
 	fd = l->polls[1].fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0 || fchmod(fd, 0600) != 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) != 0)
 		return ptc_error_errno(err, errno, "cannot bind %s", l->path);
+	ptc_sys_take_descriptors(fd, false);
 	l->bound = true;
 	if (chmod(l->path, 0666) != 0 || listen(fd, BACKLOG) != 0)
 		return ptc_error_errno(err, errno, "cannot listen on %s", l->path);
