@@ -2,6 +2,7 @@
 """Daemons of one machine read each other's chunks in memory (docs/decisions/0065-near-nodes.md): that they do is seen in what a switch
 says and in metrics, and so is that bytes go over sockets if a daemon is told so, or runs elsewhere, or as another user."""
 import concurrent.futures
+import glob
 import os
 import unittest
 
@@ -130,6 +131,42 @@ class Near(harness.Case):
                         d.result()
                 for job in jobs:
                     c.ptcctl("verify", job.name, prefix=user)
+
+    @staticmethod
+    def call_threads(node):
+        names = [open(path, encoding="ascii").read() for path in glob.glob(f"/proc/{node.pid()}/task/*/comm")]
+        return sum(name.startswith("ptc-rpc-call") for name in names)
+
+    def test_many_imports_over_tls(self):
+        """Imports of administrators on other machines, whose bytes all go to the other node, while that is slow: they share the bulk
+        threads of a server with the Puts that they wait for, and do not take all of them."""
+        slow = "agent.put.middle@*=sleep"
+        with self.cluster(nodes=2, devices=1, near=False, transport="tls", staging="512MiB", ceiling="3GiB", up=False) as c:
+            for node in c.nodes.values():
+                self.arm(node, slow)
+            c.up({n: {"PTC_FAULT_FILE": os.path.join(node.dir, "fault")} for n, node in c.nodes.items()}, timeout_s=60 * harness.PATIENCE)
+            s = states.State()
+            for i in range(16):
+                s.add(np.random.default_rng(self.seed + i), f"t{i}", "U8", (1, 3 << 20))
+            jobs = [Job(c, f"j{i}", s, self.path(f"{i}"), [{"match": "*"}]) for i in range(8)]
+            for job in jobs:
+                job.create()
+            ca = os.path.join(c.dir, "ca")
+            with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+                done = []
+                for i, job in enumerate(jobs):
+                    server = ("--server", f"localhost:{c.options['ports'][f'n{i % 2}']}", "--ca", f"{ca}/ca.crt", "--cert", f"{ca}/admin.crt",
+                              "--key", f"{ca}/admin.key")
+                    done.append(pool.submit(c.ptcctl, *job.import_args("tp=1"), "--nodes", f"n{1 - i % 2}", "--streams", "16", *server,
+                                            timeout_s=20 * harness.PATIENCE))
+                harness.wait_for(lambda: all(self.call_threads(node) >= 40 for node in c.nodes.values()), 20 * harness.PATIENCE,
+                                 "calls that wait")
+                for node in c.nodes.values():
+                    self.arm(node)
+                for d in done:
+                    d.result()
+            for job in jobs:
+                c.ptcctl("verify", job.name)
 
     def elsewhere(self, reason, env=None, **changes):
         with self.subTest(reason), self.cluster(nodes=2, devices=1, near=True, up=False) as c:

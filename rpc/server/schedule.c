@@ -13,7 +13,8 @@
  * Who may run, where users are bounded (max_calls_per_user): an eighth of the threads is reserved for root, and an
  * eighth for users. The brief calls of one user have at most an eighth. All bulk calls have at most five eighths. While
  * half of these are free, one user may have max_calls_per_user bulk calls; after that, only a few. Among calls that may
- * run, root's and nodes' come first, then the oldest.
+ * run, root's and nodes' come first, then the oldest. Where users are not bounded, nodes call, too: an eighth of the
+ * threads is for their bulk calls, because imports of clients wait until another node has taken their bytes (Put).
  *
  * Who may come: users together have five eighths of the room for calls, root has a quarter, and one user has
  * max_calls_per_user. The last place of each is for bulk calls: brief ones may wait for bulk ones of the same user, as
@@ -47,7 +48,7 @@ static int part(int of)
 }
 
 struct load {
-	int users, bulk, mine, mine_bulk;
+	int users, bulk, clients_bulk, mine, mine_bulk; /* clients: all but nodes */
 };
 
 static struct load load_locked(const struct ptc_rpc_call *call)
@@ -64,6 +65,7 @@ static struct load load_locked(const struct ptc_rpc_call *call)
 		bulk = c->kind == PTC_RPC_BULK;
 		l.users += ptc_rpc_call_is_user(c);
 		l.bulk += bulk;
+		l.clients_bulk += bulk && c->identity.role != PTC_ROLE_NODE;
 		if (c->identity.role != call->identity.role || c->identity.uid != call->identity.uid)
 			continue;
 		l.mine += !bulk;
@@ -82,8 +84,11 @@ static bool may_run_locked(const struct ptc_rpc_call *call)
 		return false;
 	if (call->kind == PTC_RPC_BULK && l.bulk >= most)
 		return false;
-	if (call->refused || !srv->max_calls_per_user)
+	if (call->refused)
 		return true;
+	if (!srv->max_calls_per_user) /* nodes call here, too, and imports of clients wait for their Puts */
+		return call->kind != PTC_RPC_BULK || call->identity.role == PTC_ROLE_NODE ||
+		       l.clients_bulk < PTC_MAX(1, most - part(n));
 	if (!ptc_rpc_call_is_user(call))
 		return call->identity.role != PTC_ROLE_USER || l.mine + l.mine_bulk < n - part(n);
 	if (l.users >= n - part(n))
