@@ -127,6 +127,8 @@ static bool over(struct ptc_copy_keeper *c)
 
 static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 {
+	if (s->config.count) /* known also if the look counts for nothing */
+		c->config = s->config;
 	if (over(c))
 		return;
 	if (s->unbridged[0])
@@ -136,7 +138,6 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		retry(c);
 		return;
 	}
-	c->config = s->config;
 	c->ctl->older.asked = s->config.count;
 	if (s->urgent && s->left.record_revision == c->ctl->record_revision)
 		ptc_leaving_looked(c->ctl, &s->left);
@@ -405,12 +406,22 @@ static void note_snapshot(struct ptc_copy_keeper *c)
 	c->told_on = false;
 }
 
+void ptc_copy_keeper_saw_commit(struct ptc_controller *ctl, const struct ptc_job_copies *asked)
+{
+	if (!ctl->record.snapshot)
+		return;
+	if (!ctl->keeper)
+		ctl->keeper = make(ctl);
+	if (asked->count)
+		ctl->keeper->config = *asked;
+	note_snapshot(ctl->keeper);
+}
+
 static void note_situation(struct ptc_copy_keeper *c, uint64_t epoch)
 {
 	const struct ptc_controller *ctl = c->ctl;
 
 	if (c->record_revision != ctl->record_revision) {
-		note_snapshot(c);
 		c->round = 0;
 		c->brought = c->told_short = c->told_full = false;
 		c->failures = 0;

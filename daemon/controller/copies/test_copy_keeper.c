@@ -355,6 +355,7 @@ static void test_bridge_yields(void **state)
 /* A snapshot at that step has been committed, whose ranks stood still for so long. */
 static void commit(uint64_t step, int64_t stopped_ms)
 {
+	const struct ptc_job_copies unknown = { 0 };
 	struct ptc_controller *ctl = &w->ctl;
 	const int64_t began = ptc_sys_now_ns() - stopped_ms * 1000000;
 
@@ -368,6 +369,7 @@ static void commit(uint64_t step, int64_t stopped_ms)
 	ctl->nphases = 3;
 	ctl->record.step = step;
 	ctl->record_revision++;
+	ptc_copy_keeper_saw_commit(ctl, &unknown);
 	ctl->older.left_out = true; /* so its Finish has said */
 }
 
@@ -447,6 +449,24 @@ static void test_budget(void **state)
 	assert_true(c->passed_ns > 0 && c->stopped_ns >= 1e10 && c->stopped_ns < 1.1e10);
 }
 
+/* Steps are so short that a snapshot ends each look: what the job asks for is known from the first of them. After a
+ * takeover it is known from the first commit, before anybody has looked. */
+static void test_short_steps(void **state)
+{
+	const struct ptc_job_copies asked = { .count = 2, .steps = true, .budget = 10 };
+
+	(void)state;
+	looks(1);
+	commit(1, 1);
+	answer_steps(100);
+	assert_true(ptc_copy_keeper_leaves_out(&w->ctl) >= 8 && ptc_copy_keeper_will_leave_out(&w->ctl) >= 8);
+	w->ctl.keeper = w->ctl.keeper_free(w->ctl.keeper);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	ptc_copy_keeper_saw_commit(&w->ctl, &asked);
+	assert_true(w->ctl.keeper->held_ns > 0);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -458,6 +478,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_bridge_yields, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_steps, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_budget, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_short_steps, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
