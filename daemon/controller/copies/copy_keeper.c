@@ -495,7 +495,9 @@ static bool can_copy(const struct ptc_copy_keeper *c)
 static uint32_t steps_left_out(const struct ptc_controller *ctl, const struct ptc_copy_keeper *c)
 {
 	const bool seen = ptc_controller_idle(ctl) && c->record_revision == ctl->record_revision;
-	const bool waits = can_copy(c) && ctl->older.copied != ctl->record_revision && !c->rested;
+	/* where one node has no room, others take copies: while none does, the keeper rests */
+	const bool waits =
+		c->config.count > 1 && !c->failures && ctl->older.copied != ctl->record_revision && !c->rested;
 
 	return !seen || waits || ptc_sys_now_ns() < c->held_ns ? PTC_MAX(c->leave, LEAVE_OUT) : 0;
 }

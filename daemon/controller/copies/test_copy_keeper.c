@@ -467,6 +467,44 @@ static void test_short_steps(void **state)
 	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
 }
 
+/* A look has found so many copies of everything, of two; a node gets more, or none can. */
+static void answer_round(uint32_t fewest, bool pushes, bool down)
+{
+	struct ptc_copy_keeper *c = w->ctl.keeper;
+	char node[] = "n8", *targets[] = { node };
+	struct ptc_copy_keeper_seen s = { .config = { .count = 2, .steps = true, .budget = 100 },
+					  .targets = targets,
+					  .ntargets = pushes,
+					  .down = down };
+
+	s.found.fewest = fewest;
+	s.found.bytes = fewest < 2 && pushes;
+	s.found.nowhere = fewest < 2 && !pushes;
+	c->looked(c, &s);
+	ptc_copies_doc_done(&s.next);
+	ptc_copy_keeper_tick(&w->ctl);
+}
+
+/* One node has no room: steps are left out while others take the copies, and no longer. */
+static void test_one_full(void **state)
+{
+	(void)state;
+	looks(1);
+	answer_steps(100);
+	commit(10, 1);
+	looks(2);
+	w->ctl.keeper->nfull = 1;
+	w->ctl.keeper->full_until_ns = INT64_MAX;
+	answer_round(1, true, false);
+	assert_true(w->ctl.keeper->phase == PTC_KEEPER_PUSHING && seen.told == 0);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+	w->ctl.keeper->named(w->ctl.keeper, true, NULL);
+	looks(3);
+	answer_round(1, false, false); /* the others have no room either */
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	assert_int_equal(seen.told, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -479,6 +517,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_steps, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_budget, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_short_steps, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_one_full, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
