@@ -125,6 +125,16 @@ static bool over(struct ptc_copy_keeper *c)
 
 /* ---- looked ---- */
 
+static void note_complete(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_seen *s)
+{
+	const uint64_t snapshot = c->ctl->record.snapshot;
+
+	if (s->found.fewest >= s->config.count && !s->found.nowhere && !s->found.nobody && !s->down)
+		c->complete = snapshot;
+	else if (c->complete == snapshot)
+		c->complete = 0;
+}
+
 static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 {
 	if (s->config.count) /* known also if the look counts for nothing */
@@ -145,6 +155,8 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		rest(c, 0);
 		return;
 	}
+	if (!s->urgent)
+		note_complete(c, s);
 	if (s->found.nowhere && !s->urgent)
 		tell_short(c, s);
 	if (!s->ntargets && !s->spare) {
@@ -430,6 +442,8 @@ static void note_situation(struct ptc_copy_keeper *c, uint64_t epoch)
 		c->nfull = 0;
 	if (c->epoch != epoch)
 		c->told_short = false;
+	if (c->epoch != epoch && c->complete != ctl->record.snapshot) /* of the record a look tells */
+		c->complete = 0;
 	c->rested = c->bridged = false;
 	c->epoch = epoch;
 	c->record_revision = ctl->record_revision;

@@ -67,7 +67,9 @@ struct ptc_copy_keeper {
 	bool stopped; /* what is under way ends, and counts for nothing */
 	/* rested: the last look found nothing to do; it saw this epoch and these revisions */
 	bool rested;
-	bool bridged; /* .. for all copies are there that there can be, on nodes that are up */
+	bool bridged;      /* .. for all copies are there that there can be, on nodes that are up */
+	uint64_t complete; /* the newest snapshot of which a look has found as many copies as are asked for, on nodes
+			      that are up; 0: none is known */
 	uint64_t epoch;
 	int64_t record_revision, copies_revision;
 	int64_t next_ns; /* not before */

@@ -2,6 +2,7 @@
 /* When the keeper of copies looks again. The test plays the functions that the keeper calls: a look or a push is under
  * way until the test answers it. */
 #include "daemon/controller/copies/copy_keeper.h"
+#include "daemon/controller/copies/counting.h"
 
 #include "base/sys/sys.h"
 
@@ -108,6 +109,26 @@ void ptc_copy_keeper_check(struct ptc_copy_keeper *c)
 void ptc_copy_keeper_name(struct ptc_copy_keeper *c)
 {
 	(void)c;
+}
+
+int ptc_copy_keeper_nodes(struct ptc_controllers *all, const struct ptc_view *v, bool up,
+			  struct ptc_copy_keeper_nodes *ret)
+{
+	(void)all, (void)v, (void)up, (void)ret;
+	return PTC_ENOMEM;
+}
+
+void ptc_copy_keeper_nodes_done(struct ptc_copy_keeper_nodes *nodes)
+{
+	(void)nodes;
+}
+
+int ptc_copy_keeper_find(struct ptc_controllers *all, const struct ptc_view *v,
+			 const struct ptc_copy_keeper_nodes *nodes, struct ptc_leaving_left *left,
+			 struct ptc_job_copies *ret_config, struct ptc_copies_found *ret, struct ptc_error *err)
+{
+	(void)all, (void)v, (void)nodes, (void)left, (void)ret_config, (void)ret, (void)err;
+	return PTC_ENOMEM;
 }
 
 void ptc_copy_keeper_pushes_done(struct ptc_copy_keeper *c)
@@ -505,6 +526,46 @@ static void test_one_full(void **state)
 	assert_int_equal(seen.told, 1);
 }
 
+/* The step that status names; -1: none. */
+static json_int_t copied_step(void)
+{
+	json_t *copied = ptc_copied_json(&w->ctl), *step = json_object_get(copied, "step");
+	const json_int_t at = step ? json_integer_value(step) : -1;
+
+	json_decref(copied);
+	return at;
+}
+
+/* Status names a step only if there are as many copies as are asked for, and not where only no more can be made. */
+static void test_copied_step(void **state)
+{
+	struct ptc_older *bridge = &w->ctl.older.doc.bridge;
+
+	(void)state;
+	w->ctl.record.step = 5;
+	looks(1);
+	answer_round(1, false, false);
+	assert_true(w->ctl.older.copied == w->ctl.record_revision && copied_step() == -1);
+	*bridge = (struct ptc_older){ .snapshot = 1, .step = 5 };
+	w->ctl.record.snapshot = 2;
+	commit(6, 1);
+	assert_int_equal(copied_step(), -1);
+	looks(2);
+	answer_round(2, false, true);
+	assert_int_equal(copied_step(), -1);
+	w->ctl.keeper->rested = false;
+	looks(3);
+	answer_round(2, false, false);
+	assert_int_equal(copied_step(), 6);
+	*bridge = (struct ptc_older){ .snapshot = 2, .step = 6 };
+	w->ctl.record.snapshot = 3;
+	commit(7, 1);
+	assert_int_equal(copied_step(), 6);
+	looks(4);
+	answer_round(1, true, false);
+	assert_int_equal(copied_step(), 6);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -518,6 +579,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_budget, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_short_steps, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_one_full, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_copied_step, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
