@@ -17,14 +17,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RETRY_NS  INT64_C(1000000000)  /* doubled with each failure ... */
-#define RETRY_MAX 5                    /* ... so many times */
-#define FULL_NS   INT64_C(60000000000) /* how long a node without room is left alone */
-#define SWITCH_NS INT64_C(500000000)   /* after a switch: the next one may follow at once */
-#define LEAVE_OUT 8u                   /* snapshots in a row: so much longer may copies take than `snapshot_every` */
-#define LEAVE_MAX (1u << 16)           /* with every: step, where so many steps may be shorter than a round */
-#define ROUNDS    4                    /* so many of the last one's length may the next one take */
-#define FORGET    0.9                  /* how much the snapshots before count for what they cost */
+#define RETRY_NS   INT64_C(1000000000)   /* doubled with each failure ... */
+#define RETRY_MAX  5                     /* ... so many times */
+#define FULL_NS    INT64_C(60000000000)  /* how long a node without room is left alone */
+#define SWITCH_NS  INT64_C(500000000)    /* after a switch: the next one may follow at once */
+#define LEAVE_OUT  8u                    /* snapshots in a row: so much longer may copies take than `snapshot_every` */
+#define LEAVE_MAX  (1u << 16)            /* with every: step, where so many steps may be shorter than a round */
+#define LEAVE_NS   INT64_C(600000000000) /* .. and for no longer, also where rounds are cut off */
+#define BUDGET_MAX (1u << 24)            /* and where a snapshot has used the budget for long */
+#define ROUNDS     4                     /* so many of the last one's length may the next one take */
+#define FORGET     0.9                   /* how much the snapshots before count for what they cost */
 
 /* ---- what is told ---- */
 
@@ -393,28 +395,46 @@ static int64_t stopped_ns(const struct ptc_controller *ctl)
 	return i && i < ctl->nphases ? ctl->phases[i].at_ns - ctl->phases[0].at_ns : 0;
 }
 
+/* So many steps ranks make in that time; 0: not known. */
+static uint32_t steps_in(const struct ptc_copy_keeper *c, int64_t ns)
+{
+	return ns > 0 && c->step_ns > 0 ? (uint32_t)PTC_MIN((double)ns / c->step_ns + 1, BUDGET_MAX) : 0;
+}
+
+/* How many of the next snapshots are left out, if the ranks hear nothing else. The last snapshot came so many steps
+ * after the one before. */
+static void set_leave(struct ptc_copy_keeper *c, uint64_t steps)
+{
+	const uint32_t last = (uint32_t)PTC_MIN(steps, LEAVE_MAX);
+	uint32_t most = c->step_ns > 0 ? steps_in(c, LEAVE_NS) : LEAVE_MAX;
+
+	/* Came it before the ranks were told to, then so many left out were too few. */
+	c->leave = c->told_on ? last * ROUNDS : c->leave * 2;
+	c->leave = PTC_MAX(PTC_MIN(c->leave, PTC_MIN(most, LEAVE_MAX)), LEAVE_OUT);
+	c->leave = PTC_MAX(c->leave, steps_in(c, c->held_ns - ptc_sys_now_ns()));
+}
+
 /* A snapshot of ranks that train on has been committed. */
 static void note_snapshot(struct ptc_copy_keeper *c)
 {
 	const struct ptc_controller *ctl = c->ctl;
-	const int64_t stopped = stopped_ns(ctl);
-	uint64_t steps;
+	const int64_t stopped = stopped_ns(ctl), began = ctl->phases[0].at_ns;
+	const uint64_t steps = ctl->record.step > c->step ? ctl->record.step - c->step : 0;
 
 	if (ctl->intent.kind != PTC_SWITCH_SNAPSHOT || !ctl->intent.run_to || !stopped)
 		return;
 	if (c->stop_ns) {
-		c->passed_ns = c->passed_ns * FORGET + (double)(ctl->phases[0].at_ns - c->stop_ns);
+		c->passed_ns = c->passed_ns * FORGET + (double)(began - c->stop_ns);
 		c->stopped_ns = c->stopped_ns * FORGET + (double)stopped;
+		c->step_ns = steps ? (double)PTC_MAX(began - c->stop_ns - c->last_ns, 1) / (double)steps : 0;
 	}
-	c->stop_ns = ctl->phases[0].at_ns;
+	c->stop_ns = began;
+	c->last_ns = stopped;
+	c->step = ctl->record.step;
 	if (!c->config.steps)
 		return;
-	c->held_ns = c->stop_ns + stopped * 100 / PTC_MAX(c->config.budget, 1);
-	steps = ctl->record.step > c->step ? PTC_MIN(ctl->record.step - c->step, LEAVE_MAX) : 0;
-	/* Came it before the ranks were told to, then so many left out were too few. */
-	c->leave = c->told_on ? (uint32_t)steps * ROUNDS : c->leave * 2;
-	c->leave = PTC_MIN(PTC_MAX(c->leave, LEAVE_OUT), LEAVE_MAX);
-	c->step = ctl->record.step;
+	c->held_ns = began + stopped * 100 / PTC_MAX(c->config.budget, 1);
+	set_leave(c, steps);
 	c->told_on = false;
 }
 

@@ -101,7 +101,8 @@ struct ptc_copy_keeper {
 	int64_t held_ns;
 	/* how long the last snapshots have stopped ranks, of what time, and when the newest of them began */
 	double stopped_ns, passed_ns;
-	int64_t stop_ns;
+	int64_t stop_ns, last_ns; /* last_ns: so long it has stopped them */
+	double step_ns;           /* of training between the last two; 0: not known */
 };
 
 /* looking.c: [loop] starts the task; then c->looked. */

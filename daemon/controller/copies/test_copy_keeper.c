@@ -373,12 +373,11 @@ static void test_bridge_yields(void **state)
 	looks(2);
 }
 
-/* A snapshot at that step has been committed, whose ranks stood still for so long. */
-static void commit(uint64_t step, int64_t stopped_ms)
+/* A snapshot at that step has been committed, whose ranks stood still from then on, for so long. */
+static void commit_at(uint64_t step, int64_t began, int64_t stopped_ms)
 {
 	const struct ptc_job_copies unknown = { 0 };
 	struct ptc_controller *ctl = &w->ctl;
-	const int64_t began = ptc_sys_now_ns() - stopped_ms * 1000000;
 
 	ctl->intent = (struct ptc_intent_doc){ .kind = PTC_SWITCH_SNAPSHOT, .run_from = true, .run_to = true };
 	ctl->phases[0].phase = PTC_JOB_CHECKING;
@@ -392,6 +391,11 @@ static void commit(uint64_t step, int64_t stopped_ms)
 	ctl->record_revision++;
 	ptc_copy_keeper_saw_commit(ctl, &unknown);
 	ctl->older.left_out = true; /* so its Finish has said */
+}
+
+static void commit(uint64_t step, int64_t stopped_ms)
+{
+	commit_at(step, ptc_sys_now_ns() - stopped_ms * 1000000, stopped_ms);
 }
 
 /* The look under way finds that all copies are there. */
@@ -566,6 +570,36 @@ static void test_copied_step(void **state)
 	assert_int_equal(copied_step(), 6);
 }
 
+/* What is left out lasts as long as the budget asks for, also if a snapshot stops ranks for longer than those before.
+ */
+static void test_budget_in_steps(void **state)
+{
+	const int64_t ms = 1000000, now = ptc_sys_now_ns();
+
+	(void)state;
+	looks(1);
+	answer_steps(1);
+	commit_at(10, now - 1121 * ms, 1);
+	looks(2);
+	answer_steps(1);
+	commit_at(22, now - 1000 * ms, 1000); /* in 120 ms of training: 99 s are to pass without a stop */
+	assert_in_range(ptc_copy_keeper_leaves_out(&w->ctl), 9500, 9902);
+	assert_in_range(ptc_copy_keeper_will_leave_out(&w->ctl), 9500, 9902);
+}
+
+/* Each round is cut off by the next snapshot: for ten minutes at most no snapshot is due. */
+static void test_leave_bounded(void **state)
+{
+	const int64_t now = ptc_sys_now_ns(), s = 1000000000;
+
+	(void)state;
+	looks(1);
+	answer_steps(100);
+	for (uint64_t step = 0; step < 3200; step += 100) /* steps of 1 s */
+		commit_at(step + 1, now - (4000 - (int64_t)step) * s, 1);
+	assert_in_range(ptc_copy_keeper_leaves_out(&w->ctl), 500, 601);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -580,6 +614,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_short_steps, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_one_full, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_copied_step, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_budget_in_steps, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_leave_bounded, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
