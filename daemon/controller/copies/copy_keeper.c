@@ -423,6 +423,9 @@ static void note_snapshot(struct ptc_copy_keeper *c)
 
 	if (ctl->intent.kind != PTC_SWITCH_SNAPSHOT || !ctl->intent.run_to || !stopped)
 		return;
+	if (c->incarnation != ctl->record.incarnation) /* no ranks ran in between */
+		c->stop_ns = 0;
+	c->incarnation = ctl->record.incarnation;
 	if (c->stop_ns) {
 		c->passed_ns = c->passed_ns * FORGET + (double)(began - c->stop_ns);
 		c->stopped_ns = c->stopped_ns * FORGET + (double)stopped;

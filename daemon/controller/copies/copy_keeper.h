@@ -102,6 +102,7 @@ struct ptc_copy_keeper {
 	/* how long the last snapshots have stopped ranks, of what time, and when the newest of them began */
 	double stopped_ns, passed_ns;
 	int64_t stop_ns, last_ns; /* last_ns: so long it has stopped them */
+	uint64_t incarnation;     /* of these ranks */
 	double step_ns;           /* of training between the last two; 0: not known */
 };
 

@@ -600,6 +600,27 @@ static void test_leave_bounded(void **state)
 	assert_in_range(ptc_copy_keeper_leaves_out(&w->ctl), 500, 601);
 }
 
+/* The time in which the job did not run counts neither for the share of the time nor for the pace. */
+static void test_halt(void **state)
+{
+	const int64_t now = ptc_sys_now_ns(), s = 1000000000;
+	const struct ptc_copy_keeper *c;
+
+	(void)state;
+	looks(1);
+	answer_steps(100);
+	c = w->ctl.keeper;
+	w->ctl.record.incarnation = 1;
+	commit_at(1, now - 1010 * s, 1000);
+	commit_at(2, now - 1000 * s, 1000);
+	w->ctl.record.incarnation = 2;
+	commit_at(3, now - 20 * s, 1000);
+	commit_at(4, now - 10 * s, 1000);
+	assert_true(c->passed_ns > 18e9 && c->passed_ns < 21e9);
+	assert_true(c->stopped_ns > 1.8e9 && c->stopped_ns < 2.1e9);
+	assert_true(c->step_ns > 8e9 && c->step_ns < 10e9);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -616,6 +637,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_copied_step, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_budget_in_steps, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_leave_bounded, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_halt, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
