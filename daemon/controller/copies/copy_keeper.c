@@ -458,7 +458,8 @@ static void note_situation(struct ptc_copy_keeper *c, uint64_t epoch)
 
 	if (c->record_revision != ctl->record_revision) {
 		c->round = 0;
-		c->brought = c->told_short = c->told_full = false;
+		c->brought = c->told_full = false;
+		c->told_short = c->told_short && c->config.steps; /* else it would be told with each step */
 		c->failures = 0;
 	}
 	if (c->epoch != epoch || ptc_sys_now_ns() >= c->full_until_ns)

@@ -17,17 +17,20 @@
 
 static struct {
 	unsigned looks, pushes, cancels, bridged, told, named;
-	bool idle, yields; /* yields: there is a bridge */
-	char yielded[64];  /* the nodes without room */
-	unsigned soon;     /* so often the keeper has asked to be called again */
-	uint64_t soon_ms;  /* by then */
+	bool idle, yields;                /* yields: there is a bridge */
+	char yielded[64];                 /* the nodes without room */
+	unsigned soon;                    /* so often the keeper has asked to be called again */
+	uint64_t soon_ms;                 /* by then */
+	unsigned short_told, failed_told; /* so many events copies_short, and copies_failed */
 } seen;
 
 /* ---- the rooms below ---- */
 
 void ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt, ...)
 {
-	(void)c, (void)uuid, (void)kind, (void)fmt;
+	(void)c, (void)uuid, (void)fmt;
+	seen.short_told += strcmp(kind, "copies_short") == 0;
+	seen.failed_told += strcmp(kind, "copies_failed") == 0;
 }
 
 uint64_t ptc_cluster_epoch(const struct ptc_cluster *c)
@@ -621,6 +624,22 @@ static void test_halt(void **state)
 	assert_true(c->step_ns > 8e9 && c->step_ns < 10e9);
 }
 
+/* That there are too few nodes is told once, and not with each step. */
+static void test_short_told_once(void **state)
+{
+	(void)state;
+	for (unsigned i = 1; i < 5; i++) {
+		looks(i);
+		answer_round(1, false, false);
+		commit(i, 1);
+	}
+	assert_int_equal(seen.short_told, 1);
+	w->ctl.keeper->epoch = 0; /* nodes have come or gone */
+	looks(5);
+	answer_round(1, false, false);
+	assert_int_equal(seen.short_told, 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -638,6 +657,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_budget_in_steps, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_leave_bounded, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_halt, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_short_told_once, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
