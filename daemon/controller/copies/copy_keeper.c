@@ -20,6 +20,7 @@
 #define RETRY_NS   INT64_C(1000000000)   /* doubled with each failure ... */
 #define RETRY_MAX  5                     /* ... so many times */
 #define FULL_NS    INT64_C(60000000000)  /* how long a node without room is left alone */
+#define STUCK_NS   INT64_C(30000000000)  /* with every: step: how long a node may move no byte of its copies */
 #define SWITCH_NS  INT64_C(500000000)    /* after a switch: the next one may follow at once */
 #define LEAVE_OUT  8u                    /* snapshots in a row: so much longer may copies take than `snapshot_every` */
 #define LEAVE_MAX  (1u << 16)            /* with every: step, where so many steps may be shorter than a round */
@@ -252,17 +253,18 @@ static bool make_room(struct ptc_copy_keeper *c)
 	return true;
 }
 
-/* Its chunks are gone, and it keeps what documents name there: no room either. */
-static bool without_chunks(const struct ptc_copy_keeper_push *p)
+/* Its chunks are gone, and it keeps what documents name there: no room either. One that was stuck is left alone, too.
+ */
+static bool left_alone(const struct ptc_copy_keeper_push *p)
 {
-	return p->status == PTC_ELOST || p->status == PTC_ECORRUPT;
+	return p->status == PTC_ELOST || p->status == PTC_ECORRUPT || (p->stuck && p->status);
 }
 
 static void no_room(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_push *p)
 {
 	note_full(c, p->node);
 	if (!c->told_full)
-		tell_failed(c, p->node, p->err.text);
+		tell_failed(c, p->node, p->stuck ? "for 30 s it has moved no byte of them" : p->err.text);
 	c->told_full = true;
 }
 
@@ -293,14 +295,14 @@ static void pushed(struct ptc_copy_keeper *c)
 
 		fine += !p->status;
 		full += p->status == PTC_ENOSPC;
-		gone += without_chunks(p);
+		gone += left_alone(p);
 		if (p->status)
 			take_back(c, p);
 	}
 	if (full && make_room(c))
 		return;
 	for (size_t i = 0; i < c->npushes; i++)
-		if (c->pushes[i]->status == PTC_ENOSPC || without_chunks(c->pushes[i]))
+		if (c->pushes[i]->status == PTC_ENOSPC || left_alone(c->pushes[i]))
 			no_room(c, c->pushes[i]);
 	if (!fine && full + gone == c->npushes) {
 		rest(c, 0); /* other nodes are tried */
@@ -351,6 +353,26 @@ static void named(struct ptc_copy_keeper *c, bool fine, const char *why)
 }
 
 /* ---- when ---- */
+
+/* With `steps`, ranks leave out snapshots until the copies have come: a node that is up, and gets no further, would
+ * keep the job from snapshots. */
+static void end_stuck(struct ptc_copy_keeper *c)
+{
+	const int64_t now = ptc_sys_now_ns();
+
+	for (size_t i = 0; c->config.steps && c->phase == PTC_KEEPER_PUSHING && i < c->npushes; i++) {
+		struct ptc_copy_keeper_push *p = c->pushes[i];
+		const uint64_t moved = atomic_load(&p->moved);
+
+		if (moved != p->moved_seen) {
+			p->moved_seen = moved;
+			p->moved_ns = now;
+		} else if (p->rpc && !p->stuck && now - p->moved_ns > STUCK_NS) {
+			p->stuck = true;
+			ptc_copy_keeper_cancel_push(p);
+		}
+	}
+}
 
 static struct ptc_copy_keeper *keeper_free(struct ptc_copy_keeper *c)
 {
@@ -510,6 +532,7 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl)
 	if (c->phase == PTC_KEEPER_REST && c->bridged && same(c, epoch))
 		ptc_older_bridged(ctl);
 	let_on(c);
+	end_stuck(c);
 	if (c->phase != PTC_KEEPER_REST || ptc_sys_now_ns() < c->next_ns || same(c, epoch))
 		return;
 	if (c->rested && c->config.count == 1 && !ctl->copies_revision &&

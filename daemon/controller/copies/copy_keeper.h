@@ -50,8 +50,11 @@ struct ptc_copy_keeper_push {
 	struct ptc_copy_keeper *c;
 	struct ptc_rpc_async *rpc; /* while it runs */
 	char node[PTC_NAME_MAX + 1];
-	bool more; /* it gets no copies; it is only asked for digests of boxes that it has */
-	bool finished;
+	bool more;              /* it gets no copies; it is only asked for digests of boxes that it has */
+	bool finished, stuck;   /* stuck: it has moved no byte for so long that it was ended */
+	_Atomic uint64_t moved; /* bytes by now */
+	uint64_t moved_seen;    /* at moved_ns */
+	int64_t moved_ns;
 	uint32_t *index;
 	uint64_t *digests;
 	size_t n;
@@ -131,6 +134,7 @@ struct ptc_copy_keeper_seen {
 /* pushing.c: [loop] nodes pull what c->next says; then c->pushed, with how each ended in c->pushes. */
 void ptc_copy_keeper_push(struct ptc_copy_keeper *c, char *const *targets, size_t n);
 void ptc_copy_keeper_cancel(struct ptc_copy_keeper *c);
+void ptc_copy_keeper_cancel_push(struct ptc_copy_keeper_push *p);
 void ptc_copy_keeper_pushes_done(struct ptc_copy_keeper *c);
 /* Compares the digests of the nodes that succeeded with the manifest's. If a digest needs other nodes' boxes, these
  * give theirs. Then c->checked. */

@@ -104,6 +104,13 @@ void ptc_copy_keeper_cancel(struct ptc_copy_keeper *c)
 	seen.cancels++;
 }
 
+void ptc_copy_keeper_cancel_push(struct ptc_copy_keeper_push *p)
+{
+	p->rpc = NULL;
+	p->status = PTC_ECANCELED;
+	p->c->pushed(p->c);
+}
+
 void ptc_copy_keeper_check(struct ptc_copy_keeper *c)
 {
 	(void)c;
@@ -640,6 +647,40 @@ static void test_short_told_once(void **state)
 	assert_int_equal(seen.short_told, 2);
 }
 
+/* A node takes its copies, and gets no further: after a while others are tried, and snapshots are due again if there
+ * are none. One that gets further is left to it. */
+static void test_stuck_push(void **state)
+{
+	static int rpc;
+	struct ptc_copy_keeper_push push = { .node = "n8", .rpc = (struct ptc_rpc_async *)&rpc };
+	struct ptc_copy_keeper_push *pushes[] = { &push };
+	const int64_t long_ago = ptc_sys_now_ns() - INT64_C(31000000000);
+	struct ptc_copy_keeper *c;
+
+	(void)state;
+	looks(1);
+	answer_steps(100);
+	commit(10, 1);
+	looks(2);
+	c = push.c = w->ctl.keeper;
+	push.moved_ns = long_ago;
+	push.moved = 1;
+	c->pushes = pushes;
+	c->npushes = 1;
+	answer_round(1, true, false);
+	assert_true(c->phase == PTC_KEEPER_PUSHING && !push.stuck);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+	push.moved_ns = long_ago;
+	ptc_copy_keeper_tick(&w->ctl);
+	assert_true(push.stuck && c->nfull == 1 && seen.failed_told == 1);
+	c->pushes = NULL;
+	c->npushes = 0;
+	looks(3);
+	answer_round(1, false, false);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	assert_int_equal(seen.told, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -658,6 +699,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_leave_bounded, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_halt, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_short_told_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_stuck_push, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
