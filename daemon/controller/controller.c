@@ -282,15 +282,16 @@ static void give_turn(struct ptc_controller *ctl)
 	ptc_controller_unref(ctl);
 }
 
-/* Copies, and with them the next snapshot, wait for no tick: what has just ended may be all that they waited for. */
+/* Copies, and with them the next snapshot, wait for no tick: what has just ended may be all that they waited for. The
+ * keeper of copies comes first: where the next snapshot is due at once, it would otherwise never find the job idle. */
 static void do_next(uv_timer_t *timer)
 {
 	struct ptc_controller *ctl = timer->data;
 	uint64_t id;
 
 	ptc_controller_ref(ctl);
-	ptc_controller_event(ctl);
 	ptc_copy_keeper_tick(ctl);
+	ptc_controller_event(ctl);
 	if (!ctl->gone && !ptc_ahead_builds(ctl, &id)) /* as in a tick */
 		ptc_older_tick(ctl);
 	ptc_controller_unref(ctl);

@@ -118,10 +118,10 @@ size_t ptc_older_tables_max(const struct ptc_older_kept *k);
 struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl);
 /* Whether the job keeps that snapshot, and it is not a bridge that is being taken from the document. */
 bool ptc_older_kept(const struct ptc_controller *ctl, uint64_t snapshot);
-/* Prunes by the job's description. If that cannot be read now, everything stays. *ret_copies: the count of its
- * `copies`; 0: not known. May block; not on the loop. */
+/* Prunes by the job's description. If that cannot be read now, everything stays. *ret_copies: its `copies`; count 0:
+ * not known. May block; not on the loop. */
 void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, size_t most,
-		    struct ptc_older_doc *doc, uint32_t *ret_copies);
+		    struct ptc_older_doc *doc, struct ptc_job_copies *ret_copies);
 /* A switch has found no room on that node, which has dropped its tables of the bridge: the bridge goes once the job is
  * idle, or with the next commit. The key: one of these tables; nothing is done if the bridge has no such one. */
 void ptc_older_yielded(struct ptc_controller *ctl, const char *node, uint64_t generation, uint64_t snapshot);
@@ -156,6 +156,9 @@ void ptc_older_make_room(struct ptc_controller *ctl, uint32_t node, char *text, 
 uint32_t ptc_copy_keeper_leaves_out(const struct ptc_controller *ctl);
 /* The same for Capture, whose ranks go on before the commit: as if copies were then on their way. */
 uint32_t ptc_copy_keeper_will_leave_out(const struct ptc_controller *ctl);
+/* A commit has been adopted. asked: what the job asks for; count 0: not known. Before its Finish: what the snapshot has
+ * cost says how many of the next ones are left out. */
+void ptc_copy_keeper_saw_commit(struct ptc_controller *ctl, const struct ptc_job_copies *asked);
 
 /* controller_state.c: writes a blob while the lock with that fence is held. May wait. */
 int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,

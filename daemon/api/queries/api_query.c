@@ -250,10 +250,10 @@ static void add_spec_hash(struct ptc_daemon *d, const struct ptc_target *t, json
 	ptc_specs_release(ref);
 }
 
-/* The step of the newest snapshot whose copies are complete, where the job's controller is another daemon. */
+/* The step of the newest snapshot whose copies are complete, where the job's controller is another daemon. Only that
+ * one knows whether the bridge's are. */
 static void add_copied(const struct ptc_target *t, const struct ptc_copies_count *copies, json_t *row)
 {
-	const json_t *bridge = json_object_get(json_object_get(row, "bridge"), "step");
 	json_t *copied;
 
 	if (copies->count < 2 || json_object_get(row, "copied"))
@@ -262,8 +262,6 @@ static void add_copied(const struct ptc_target *t, const struct ptc_copies_count
 	json_object_set_new(row, "copied", copied);
 	if (copies->fewest >= copies->count)
 		json_object_set_new(copied, "step", json_integer((json_int_t)t->record.step));
-	else if (bridge)
-		json_object_set_new(copied, "step", json_integer(json_integer_value(bridge)));
 }
 
 /* How many steps the ranks have made since. */

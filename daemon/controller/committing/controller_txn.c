@@ -189,11 +189,10 @@ static int put_record(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_o
 /* What of the older snapshots stays, by the job's description. */
 static int make_older(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
-	uint32_t copies;
 	int rc = 0;
 
-	ptc_older_keep(&t->ctl->all->docs, &t->meta, t->older_most, &t->older, &copies);
-	if (t->bridge.snapshot && copies > 1 && !t->older.bridge.snapshot) {
+	ptc_older_keep(&t->ctl->all->docs, &t->meta, t->older_most, &t->older, &t->asked);
+	if (t->bridge.snapshot && t->asked.count > 1 && !t->older.bridge.snapshot) {
 		if (t->copies_json)
 			rc = ptc_controller_put_blob(t->uuid, t->fence, e, t->copies_json, strlen(t->copies_json),
 						     t->bridge.copies_hash, err);
@@ -320,6 +319,7 @@ static void adopt(struct ptc_controller *ctl, struct txn *t)
 	ctl->view.manifest = t->manifest;
 	memset(&t->manifest, 0, sizeof t->manifest);
 	ptc_copy_keeper_committed(ctl);
+	ptc_copy_keeper_saw_commit(ctl, &t->asked);
 }
 
 static void txn_done(void *arg)

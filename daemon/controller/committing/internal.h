@@ -29,6 +29,7 @@ struct txn {
 	char *copies_json; /* NULL: it has none */
 	char *older_json;  /* NULL: there is no such document afterwards */
 	size_t older_most;
+	struct ptc_job_copies asked; /* count 0: not known */
 	int64_t older_revision;
 	bool goes_back;   /* INTENT of a rollback: nothing has taken its snapshot from that document meanwhile ... */
 	bool source_gone; /* ... or something has */

@@ -17,14 +17,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RETRY_NS  INT64_C(1000000000)  /* doubled with each failure ... */
-#define RETRY_MAX 5                    /* ... so many times */
-#define FULL_NS   INT64_C(60000000000) /* how long a node without room is left alone */
-#define SWITCH_NS INT64_C(500000000)   /* after a switch: the next one may follow at once */
-#define LEAVE_OUT 8u                   /* snapshots in a row: so much longer may copies take than `snapshot_every` */
-#define LEAVE_MAX (1u << 16)           /* with every: step, where so many steps may be shorter than a round */
-#define ROUNDS    4                    /* so many of the last one's length may the next one take */
-#define FORGET    0.9                  /* how much the snapshots before count for what they cost */
+#define RETRY_NS   INT64_C(1000000000)   /* doubled with each failure ... */
+#define RETRY_MAX  5                     /* ... so many times */
+#define FULL_NS    INT64_C(60000000000)  /* how long a node without room is left alone */
+#define STUCK_NS   INT64_C(30000000000)  /* with every: step: how long a node may move no byte of its copies */
+#define SWITCH_NS  INT64_C(500000000)    /* after a switch: the next one may follow at once */
+#define LEAVE_OUT  8u                    /* snapshots in a row: so much longer may copies take than `snapshot_every` */
+#define LEAVE_MAX  (1u << 16)            /* with every: step, where so many steps may be shorter than a round */
+#define LEAVE_NS   INT64_C(600000000000) /* .. and for no longer, also where rounds are cut off */
+#define BUDGET_MAX (1u << 24)            /* and where a snapshot has used the budget for long */
+#define ROUNDS     4                     /* so many of the last one's length may the next one take */
+#define FORGET     0.9                   /* how much the snapshots before count for what they cost */
 
 /* ---- what is told ---- */
 
@@ -125,8 +128,20 @@ static bool over(struct ptc_copy_keeper *c)
 
 /* ---- looked ---- */
 
+static void note_complete(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_seen *s)
+{
+	const uint64_t snapshot = c->ctl->record.snapshot;
+
+	if (s->found.fewest >= s->config.count && !s->found.nowhere && !s->found.nobody && !s->down)
+		c->complete = snapshot;
+	else if (c->complete == snapshot)
+		c->complete = 0;
+}
+
 static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 {
+	if (s->config.count) /* known also if the look counts for nothing */
+		c->config = s->config;
 	if (over(c))
 		return;
 	if (s->unbridged[0])
@@ -136,7 +151,6 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		retry(c);
 		return;
 	}
-	c->config = s->config;
 	c->ctl->older.asked = s->config.count;
 	if (s->urgent && s->left.record_revision == c->ctl->record_revision)
 		ptc_leaving_looked(c->ctl, &s->left);
@@ -144,6 +158,8 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		rest(c, 0);
 		return;
 	}
+	if (!s->urgent)
+		note_complete(c, s);
 	if (s->found.nowhere && !s->urgent)
 		tell_short(c, s);
 	if (!s->ntargets && !s->spare) {
@@ -237,17 +253,18 @@ static bool make_room(struct ptc_copy_keeper *c)
 	return true;
 }
 
-/* Its chunks are gone, and it keeps what documents name there: no room either. */
-static bool without_chunks(const struct ptc_copy_keeper_push *p)
+/* Its chunks are gone, and it keeps what documents name there: no room either. One that was stuck is left alone, too.
+ */
+static bool left_alone(const struct ptc_copy_keeper_push *p)
 {
-	return p->status == PTC_ELOST || p->status == PTC_ECORRUPT;
+	return p->status == PTC_ELOST || p->status == PTC_ECORRUPT || (p->stuck && p->status);
 }
 
 static void no_room(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_push *p)
 {
 	note_full(c, p->node);
 	if (!c->told_full)
-		tell_failed(c, p->node, p->err.text);
+		tell_failed(c, p->node, p->stuck ? "for 30 s it has moved no byte of them" : p->err.text);
 	c->told_full = true;
 }
 
@@ -278,14 +295,14 @@ static void pushed(struct ptc_copy_keeper *c)
 
 		fine += !p->status;
 		full += p->status == PTC_ENOSPC;
-		gone += without_chunks(p);
+		gone += left_alone(p);
 		if (p->status)
 			take_back(c, p);
 	}
 	if (full && make_room(c))
 		return;
 	for (size_t i = 0; i < c->npushes; i++)
-		if (c->pushes[i]->status == PTC_ENOSPC || without_chunks(c->pushes[i]))
+		if (c->pushes[i]->status == PTC_ENOSPC || left_alone(c->pushes[i]))
 			no_room(c, c->pushes[i]);
 	if (!fine && full + gone == c->npushes) {
 		rest(c, 0); /* other nodes are tried */
@@ -337,6 +354,26 @@ static void named(struct ptc_copy_keeper *c, bool fine, const char *why)
 
 /* ---- when ---- */
 
+/* With `steps`, ranks leave out snapshots until the copies have come: a node that is up, and gets no further, would
+ * keep the job from snapshots. */
+static void end_stuck(struct ptc_copy_keeper *c)
+{
+	const int64_t now = ptc_sys_now_ns();
+
+	for (size_t i = 0; c->config.steps && c->phase == PTC_KEEPER_PUSHING && i < c->npushes; i++) {
+		struct ptc_copy_keeper_push *p = c->pushes[i];
+		const uint64_t moved = atomic_load(&p->moved);
+
+		if (moved != p->moved_seen) {
+			p->moved_seen = moved;
+			p->moved_ns = now;
+		} else if (p->rpc && !p->stuck && now - p->moved_ns > STUCK_NS) {
+			p->stuck = true;
+			ptc_copy_keeper_cancel_push(p);
+		}
+	}
+}
+
 static struct ptc_copy_keeper *keeper_free(struct ptc_copy_keeper *c)
 {
 	round_done(c);
@@ -380,29 +417,61 @@ static int64_t stopped_ns(const struct ptc_controller *ctl)
 	return i && i < ctl->nphases ? ctl->phases[i].at_ns - ctl->phases[0].at_ns : 0;
 }
 
+/* So many steps ranks make in that time; 0: not known. */
+static uint32_t steps_in(const struct ptc_copy_keeper *c, int64_t ns)
+{
+	return ns > 0 && c->step_ns > 0 ? (uint32_t)PTC_MIN((double)ns / c->step_ns + 1, BUDGET_MAX) : 0;
+}
+
+/* How many of the next snapshots are left out, if the ranks hear nothing else. The last snapshot came so many steps
+ * after the one before. */
+static void set_leave(struct ptc_copy_keeper *c, uint64_t steps)
+{
+	const uint32_t last = (uint32_t)PTC_MIN(steps, LEAVE_MAX);
+	uint32_t most = c->step_ns > 0 ? steps_in(c, LEAVE_NS) : LEAVE_MAX;
+
+	/* Came it before the ranks were told to, then so many left out were too few. */
+	c->leave = c->told_on ? last * ROUNDS : c->leave * 2;
+	c->leave = PTC_MAX(PTC_MIN(c->leave, PTC_MIN(most, LEAVE_MAX)), LEAVE_OUT);
+	c->leave = PTC_MAX(c->leave, steps_in(c, c->held_ns - ptc_sys_now_ns()));
+}
+
 /* A snapshot of ranks that train on has been committed. */
 static void note_snapshot(struct ptc_copy_keeper *c)
 {
 	const struct ptc_controller *ctl = c->ctl;
-	const int64_t stopped = stopped_ns(ctl);
-	uint64_t steps;
+	const int64_t stopped = stopped_ns(ctl), began = ctl->phases[0].at_ns;
+	const uint64_t steps = ctl->record.step > c->step ? ctl->record.step - c->step : 0;
 
 	if (ctl->intent.kind != PTC_SWITCH_SNAPSHOT || !ctl->intent.run_to || !stopped)
 		return;
+	if (c->incarnation != ctl->record.incarnation) /* no ranks ran in between */
+		c->stop_ns = 0;
+	c->incarnation = ctl->record.incarnation;
 	if (c->stop_ns) {
-		c->passed_ns = c->passed_ns * FORGET + (double)(ctl->phases[0].at_ns - c->stop_ns);
+		c->passed_ns = c->passed_ns * FORGET + (double)(began - c->stop_ns);
 		c->stopped_ns = c->stopped_ns * FORGET + (double)stopped;
+		c->step_ns = steps ? (double)PTC_MAX(began - c->stop_ns - c->last_ns, 1) / (double)steps : 0;
 	}
-	c->stop_ns = ctl->phases[0].at_ns;
+	c->stop_ns = began;
+	c->last_ns = stopped;
+	c->step = ctl->record.step;
 	if (!c->config.steps)
 		return;
-	c->held_ns = c->stop_ns + stopped * 100 / PTC_MAX(c->config.budget, 1);
-	steps = ctl->record.step > c->step ? PTC_MIN(ctl->record.step - c->step, LEAVE_MAX) : 0;
-	/* Came it before the ranks were told to, then so many left out were too few. */
-	c->leave = c->told_on ? (uint32_t)steps * ROUNDS : c->leave * 2;
-	c->leave = PTC_MIN(PTC_MAX(c->leave, LEAVE_OUT), LEAVE_MAX);
-	c->step = ctl->record.step;
+	c->held_ns = began + stopped * 100 / PTC_MAX(c->config.budget, 1);
+	set_leave(c, steps);
 	c->told_on = false;
+}
+
+void ptc_copy_keeper_saw_commit(struct ptc_controller *ctl, const struct ptc_job_copies *asked)
+{
+	if (!ctl->record.snapshot)
+		return;
+	if (!ctl->keeper)
+		ctl->keeper = make(ctl);
+	if (asked->count)
+		ctl->keeper->config = *asked;
+	note_snapshot(ctl->keeper);
 }
 
 static void note_situation(struct ptc_copy_keeper *c, uint64_t epoch)
@@ -410,15 +479,17 @@ static void note_situation(struct ptc_copy_keeper *c, uint64_t epoch)
 	const struct ptc_controller *ctl = c->ctl;
 
 	if (c->record_revision != ctl->record_revision) {
-		note_snapshot(c);
 		c->round = 0;
-		c->brought = c->told_short = c->told_full = false;
+		c->brought = c->told_full = false;
+		c->told_short = c->told_short && c->config.steps; /* else it would be told with each step */
 		c->failures = 0;
 	}
 	if (c->epoch != epoch || ptc_sys_now_ns() >= c->full_until_ns)
 		c->nfull = 0;
 	if (c->epoch != epoch)
 		c->told_short = false;
+	if (c->epoch != epoch && c->complete != ctl->record.snapshot) /* of the record a look tells */
+		c->complete = 0;
 	c->rested = c->bridged = false;
 	c->epoch = epoch;
 	c->record_revision = ctl->record_revision;
@@ -461,6 +532,7 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl)
 	if (c->phase == PTC_KEEPER_REST && c->bridged && same(c, epoch))
 		ptc_older_bridged(ctl);
 	let_on(c);
+	end_stuck(c);
 	if (c->phase != PTC_KEEPER_REST || ptc_sys_now_ns() < c->next_ns || same(c, epoch))
 		return;
 	if (c->rested && c->config.count == 1 && !ctl->copies_revision &&
@@ -484,7 +556,9 @@ static bool can_copy(const struct ptc_copy_keeper *c)
 static uint32_t steps_left_out(const struct ptc_controller *ctl, const struct ptc_copy_keeper *c)
 {
 	const bool seen = ptc_controller_idle(ctl) && c->record_revision == ctl->record_revision;
-	const bool waits = can_copy(c) && ctl->older.copied != ctl->record_revision && !c->rested;
+	/* where one node has no room, others take copies: while none does, the keeper rests */
+	const bool waits =
+		c->config.count > 1 && !c->failures && ctl->older.copied != ctl->record_revision && !c->rested;
 
 	return !seen || waits || ptc_sys_now_ns() < c->held_ns ? PTC_MAX(c->leave, LEAVE_OUT) : 0;
 }

@@ -50,8 +50,11 @@ struct ptc_copy_keeper_push {
 	struct ptc_copy_keeper *c;
 	struct ptc_rpc_async *rpc; /* while it runs */
 	char node[PTC_NAME_MAX + 1];
-	bool more; /* it gets no copies; it is only asked for digests of boxes that it has */
-	bool finished;
+	bool more;              /* it gets no copies; it is only asked for digests of boxes that it has */
+	bool finished, stuck;   /* stuck: it has moved no byte for so long that it was ended */
+	_Atomic uint64_t moved; /* bytes by now */
+	uint64_t moved_seen;    /* at moved_ns */
+	int64_t moved_ns;
 	uint32_t *index;
 	uint64_t *digests;
 	size_t n;
@@ -67,7 +70,9 @@ struct ptc_copy_keeper {
 	bool stopped; /* what is under way ends, and counts for nothing */
 	/* rested: the last look found nothing to do; it saw this epoch and these revisions */
 	bool rested;
-	bool bridged; /* .. for all copies are there that there can be, on nodes that are up */
+	bool bridged;      /* .. for all copies are there that there can be, on nodes that are up */
+	uint64_t complete; /* the newest snapshot of which a look has found as many copies as are asked for, on nodes
+			      that are up; 0: none is known */
 	uint64_t epoch;
 	int64_t record_revision, copies_revision;
 	int64_t next_ns; /* not before */
@@ -99,7 +104,9 @@ struct ptc_copy_keeper {
 	int64_t held_ns;
 	/* how long the last snapshots have stopped ranks, of what time, and when the newest of them began */
 	double stopped_ns, passed_ns;
-	int64_t stop_ns;
+	int64_t stop_ns, last_ns; /* last_ns: so long it has stopped them */
+	uint64_t incarnation;     /* of these ranks */
+	double step_ns;           /* of training between the last two; 0: not known */
 };
 
 /* looking.c: [loop] starts the task; then c->looked. */
@@ -127,6 +134,7 @@ struct ptc_copy_keeper_seen {
 /* pushing.c: [loop] nodes pull what c->next says; then c->pushed, with how each ended in c->pushes. */
 void ptc_copy_keeper_push(struct ptc_copy_keeper *c, char *const *targets, size_t n);
 void ptc_copy_keeper_cancel(struct ptc_copy_keeper *c);
+void ptc_copy_keeper_cancel_push(struct ptc_copy_keeper_push *p);
 void ptc_copy_keeper_pushes_done(struct ptc_copy_keeper *c);
 /* Compares the digests of the nodes that succeeded with the manifest's. If a digest needs other nodes' boxes, these
  * give theirs. Then c->checked. */

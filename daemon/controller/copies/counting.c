@@ -53,13 +53,13 @@ json_t *ptc_copied_json(const struct ptc_controller *ctl)
 {
 	const struct ptc_copy_keeper *c = ctl->keeper;
 	const struct ptc_older *bridge = &ctl->older.doc.bridge;
-	const bool complete = ctl->record.snapshot && ctl->older.copied == ctl->record_revision;
+	const uint64_t complete = c ? c->complete : 0;
 	json_t *copied = c && ctl->has_record && c->config.count > 1 ? json_object() : NULL;
 
-	/* the bridge is the last one whose copies were complete */
-	if (copied && (complete || bridge->snapshot))
-		json_object_set_new(copied, "step",
-				    json_integer((json_int_t)(complete ? ctl->record.step : bridge->step)));
+	if (copied && complete && complete == ctl->record.snapshot)
+		json_object_set_new(copied, "step", json_integer((json_int_t)ctl->record.step));
+	else if (copied && complete && complete == bridge->snapshot)
+		json_object_set_new(copied, "step", json_integer((json_int_t)bridge->step));
 	if (copied && c->passed_ns > 0)
 		json_object_set_new(copied, "stopped", json_real(PTC_MIN(c->stopped_ns / c->passed_ns, 1.0)));
 	return copied;

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/sys.h"
 
 #include "ptc.pb-c.h"
 
@@ -73,6 +74,7 @@ static int message(void *arg, struct ptc_rpc_message *m, struct ptc_error *err)
 
 	if (rc)
 		return rc;
+	atomic_store(&p->moved, r->bytes_done + r->wire_bytes + r->near_bytes + r->copied_bytes);
 	if (r->finished && !p->finished)
 		rc = take(p, r, err);
 	ptc_pb_free(&r->base);
@@ -136,6 +138,7 @@ static void call(struct ptc_copy_keeper *c, struct ptc_view *v, const char *node
 	ptc_require(p && PTC_MORE(c->pushes, c->npushes));
 	p->c = c;
 	p->more = more;
+	p->moved_ns = ptc_sys_now_ns();
 	memcpy(p->node, node, strlen(node) + 1);
 	c->pushes[c->npushes++] = p;
 	c->running++;
@@ -169,8 +172,13 @@ void ptc_copy_keeper_push(struct ptc_copy_keeper *c, char *const *targets, size_
 void ptc_copy_keeper_cancel(struct ptc_copy_keeper *c)
 {
 	for (size_t i = 0; i < c->npushes; i++)
-		if (c->pushes[i]->rpc)
-			ptc_rpc_async_cancel(c->pushes[i]->rpc);
+		ptc_copy_keeper_cancel_push(c->pushes[i]);
+}
+
+void ptc_copy_keeper_cancel_push(struct ptc_copy_keeper_push *p)
+{
+	if (p->rpc)
+		ptc_rpc_async_cancel(p->rpc);
 }
 
 void ptc_copy_keeper_pushes_done(struct ptc_copy_keeper *c)

@@ -2,6 +2,7 @@
 /* When the keeper of copies looks again. The test plays the functions that the keeper calls: a look or a push is under
  * way until the test answers it. */
 #include "daemon/controller/copies/copy_keeper.h"
+#include "daemon/controller/copies/counting.h"
 
 #include "base/sys/sys.h"
 
@@ -16,17 +17,20 @@
 
 static struct {
 	unsigned looks, pushes, cancels, bridged, told, named;
-	bool idle, yields; /* yields: there is a bridge */
-	char yielded[64];  /* the nodes without room */
-	unsigned soon;     /* so often the keeper has asked to be called again */
-	uint64_t soon_ms;  /* by then */
+	bool idle, yields;                /* yields: there is a bridge */
+	char yielded[64];                 /* the nodes without room */
+	unsigned soon;                    /* so often the keeper has asked to be called again */
+	uint64_t soon_ms;                 /* by then */
+	unsigned short_told, failed_told; /* so many events copies_short, and copies_failed */
 } seen;
 
 /* ---- the rooms below ---- */
 
 void ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt, ...)
 {
-	(void)c, (void)uuid, (void)kind, (void)fmt;
+	(void)c, (void)uuid, (void)fmt;
+	seen.short_told += strcmp(kind, "copies_short") == 0;
+	seen.failed_told += strcmp(kind, "copies_failed") == 0;
 }
 
 uint64_t ptc_cluster_epoch(const struct ptc_cluster *c)
@@ -100,6 +104,13 @@ void ptc_copy_keeper_cancel(struct ptc_copy_keeper *c)
 	seen.cancels++;
 }
 
+void ptc_copy_keeper_cancel_push(struct ptc_copy_keeper_push *p)
+{
+	p->rpc = NULL;
+	p->status = PTC_ECANCELED;
+	p->c->pushed(p->c);
+}
+
 void ptc_copy_keeper_check(struct ptc_copy_keeper *c)
 {
 	(void)c;
@@ -108,6 +119,26 @@ void ptc_copy_keeper_check(struct ptc_copy_keeper *c)
 void ptc_copy_keeper_name(struct ptc_copy_keeper *c)
 {
 	(void)c;
+}
+
+int ptc_copy_keeper_nodes(struct ptc_controllers *all, const struct ptc_view *v, bool up,
+			  struct ptc_copy_keeper_nodes *ret)
+{
+	(void)all, (void)v, (void)up, (void)ret;
+	return PTC_ENOMEM;
+}
+
+void ptc_copy_keeper_nodes_done(struct ptc_copy_keeper_nodes *nodes)
+{
+	(void)nodes;
+}
+
+int ptc_copy_keeper_find(struct ptc_controllers *all, const struct ptc_view *v,
+			 const struct ptc_copy_keeper_nodes *nodes, struct ptc_leaving_left *left,
+			 struct ptc_job_copies *ret_config, struct ptc_copies_found *ret, struct ptc_error *err)
+{
+	(void)all, (void)v, (void)nodes, (void)left, (void)ret_config, (void)ret, (void)err;
+	return PTC_ENOMEM;
 }
 
 void ptc_copy_keeper_pushes_done(struct ptc_copy_keeper *c)
@@ -352,11 +383,11 @@ static void test_bridge_yields(void **state)
 	looks(2);
 }
 
-/* A snapshot at that step has been committed, whose ranks stood still for so long. */
-static void commit(uint64_t step, int64_t stopped_ms)
+/* A snapshot at that step has been committed, whose ranks stood still from then on, for so long. */
+static void commit_at(uint64_t step, int64_t began, int64_t stopped_ms)
 {
+	const struct ptc_job_copies unknown = { 0 };
 	struct ptc_controller *ctl = &w->ctl;
-	const int64_t began = ptc_sys_now_ns() - stopped_ms * 1000000;
 
 	ctl->intent = (struct ptc_intent_doc){ .kind = PTC_SWITCH_SNAPSHOT, .run_from = true, .run_to = true };
 	ctl->phases[0].phase = PTC_JOB_CHECKING;
@@ -368,7 +399,13 @@ static void commit(uint64_t step, int64_t stopped_ms)
 	ctl->nphases = 3;
 	ctl->record.step = step;
 	ctl->record_revision++;
+	ptc_copy_keeper_saw_commit(ctl, &unknown);
 	ctl->older.left_out = true; /* so its Finish has said */
+}
+
+static void commit(uint64_t step, int64_t stopped_ms)
+{
+	commit_at(step, ptc_sys_now_ns() - stopped_ms * 1000000, stopped_ms);
 }
 
 /* The look under way finds that all copies are there. */
@@ -447,6 +484,203 @@ static void test_budget(void **state)
 	assert_true(c->passed_ns > 0 && c->stopped_ns >= 1e10 && c->stopped_ns < 1.1e10);
 }
 
+/* Steps are so short that a snapshot ends each look: what the job asks for is known from the first of them. After a
+ * takeover it is known from the first commit, before anybody has looked. */
+static void test_short_steps(void **state)
+{
+	const struct ptc_job_copies asked = { .count = 2, .steps = true, .budget = 10 };
+
+	(void)state;
+	looks(1);
+	commit(1, 1);
+	answer_steps(100);
+	assert_true(ptc_copy_keeper_leaves_out(&w->ctl) >= 8 && ptc_copy_keeper_will_leave_out(&w->ctl) >= 8);
+	w->ctl.keeper = w->ctl.keeper_free(w->ctl.keeper);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	ptc_copy_keeper_saw_commit(&w->ctl, &asked);
+	assert_true(w->ctl.keeper->held_ns > 0);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+}
+
+/* A look has found so many copies of everything, of two; a node gets more, or none can. */
+static void answer_round(uint32_t fewest, bool pushes, bool down)
+{
+	struct ptc_copy_keeper *c = w->ctl.keeper;
+	char node[] = "n8", *targets[] = { node };
+	struct ptc_copy_keeper_seen s = { .config = { .count = 2, .steps = true, .budget = 100 },
+					  .targets = targets,
+					  .ntargets = pushes,
+					  .down = down };
+
+	s.found.fewest = fewest;
+	s.found.bytes = fewest < 2 && pushes;
+	s.found.nowhere = fewest < 2 && !pushes;
+	c->looked(c, &s);
+	ptc_copies_doc_done(&s.next);
+	ptc_copy_keeper_tick(&w->ctl);
+}
+
+/* One node has no room: steps are left out while others take the copies, and no longer. */
+static void test_one_full(void **state)
+{
+	(void)state;
+	looks(1);
+	answer_steps(100);
+	commit(10, 1);
+	looks(2);
+	w->ctl.keeper->nfull = 1;
+	w->ctl.keeper->full_until_ns = INT64_MAX;
+	answer_round(1, true, false);
+	assert_true(w->ctl.keeper->phase == PTC_KEEPER_PUSHING && seen.told == 0);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+	w->ctl.keeper->named(w->ctl.keeper, true, NULL);
+	looks(3);
+	answer_round(1, false, false); /* the others have no room either */
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	assert_int_equal(seen.told, 1);
+}
+
+/* The step that status names; -1: none. */
+static json_int_t copied_step(void)
+{
+	json_t *copied = ptc_copied_json(&w->ctl), *step = json_object_get(copied, "step");
+	const json_int_t at = step ? json_integer_value(step) : -1;
+
+	json_decref(copied);
+	return at;
+}
+
+/* Status names a step only if there are as many copies as are asked for, and not where only no more can be made. */
+static void test_copied_step(void **state)
+{
+	struct ptc_older *bridge = &w->ctl.older.doc.bridge;
+
+	(void)state;
+	w->ctl.record.step = 5;
+	looks(1);
+	answer_round(1, false, false);
+	assert_true(w->ctl.older.copied == w->ctl.record_revision && copied_step() == -1);
+	*bridge = (struct ptc_older){ .snapshot = 1, .step = 5 };
+	w->ctl.record.snapshot = 2;
+	commit(6, 1);
+	assert_int_equal(copied_step(), -1);
+	looks(2);
+	answer_round(2, false, true);
+	assert_int_equal(copied_step(), -1);
+	w->ctl.keeper->rested = false;
+	looks(3);
+	answer_round(2, false, false);
+	assert_int_equal(copied_step(), 6);
+	*bridge = (struct ptc_older){ .snapshot = 2, .step = 6 };
+	w->ctl.record.snapshot = 3;
+	commit(7, 1);
+	assert_int_equal(copied_step(), 6);
+	looks(4);
+	answer_round(1, true, false);
+	assert_int_equal(copied_step(), 6);
+}
+
+/* What is left out lasts as long as the budget asks for, also if a snapshot stops ranks for longer than those before.
+ */
+static void test_budget_in_steps(void **state)
+{
+	const int64_t ms = 1000000, now = ptc_sys_now_ns();
+
+	(void)state;
+	looks(1);
+	answer_steps(1);
+	commit_at(10, now - 1121 * ms, 1);
+	looks(2);
+	answer_steps(1);
+	commit_at(22, now - 1000 * ms, 1000); /* in 120 ms of training: 99 s are to pass without a stop */
+	assert_in_range(ptc_copy_keeper_leaves_out(&w->ctl), 9500, 9902);
+	assert_in_range(ptc_copy_keeper_will_leave_out(&w->ctl), 9500, 9902);
+}
+
+/* Each round is cut off by the next snapshot: for ten minutes at most no snapshot is due. */
+static void test_leave_bounded(void **state)
+{
+	const int64_t now = ptc_sys_now_ns(), s = 1000000000;
+
+	(void)state;
+	looks(1);
+	answer_steps(100);
+	for (uint64_t step = 0; step < 3200; step += 100) /* steps of 1 s */
+		commit_at(step + 1, now - (4000 - (int64_t)step) * s, 1);
+	assert_in_range(ptc_copy_keeper_leaves_out(&w->ctl), 500, 601);
+}
+
+/* The time in which the job did not run counts neither for the share of the time nor for the pace. */
+static void test_halt(void **state)
+{
+	const int64_t now = ptc_sys_now_ns(), s = 1000000000;
+	const struct ptc_copy_keeper *c;
+
+	(void)state;
+	looks(1);
+	answer_steps(100);
+	c = w->ctl.keeper;
+	w->ctl.record.incarnation = 1;
+	commit_at(1, now - 1010 * s, 1000);
+	commit_at(2, now - 1000 * s, 1000);
+	w->ctl.record.incarnation = 2;
+	commit_at(3, now - 20 * s, 1000);
+	commit_at(4, now - 10 * s, 1000);
+	assert_true(c->passed_ns > 18e9 && c->passed_ns < 21e9);
+	assert_true(c->stopped_ns > 1.8e9 && c->stopped_ns < 2.1e9);
+	assert_true(c->step_ns > 8e9 && c->step_ns < 10e9);
+}
+
+/* That there are too few nodes is told once, and not with each step. */
+static void test_short_told_once(void **state)
+{
+	(void)state;
+	for (unsigned i = 1; i < 5; i++) {
+		looks(i);
+		answer_round(1, false, false);
+		commit(i, 1);
+	}
+	assert_int_equal(seen.short_told, 1);
+	w->ctl.keeper->epoch = 0; /* nodes have come or gone */
+	looks(5);
+	answer_round(1, false, false);
+	assert_int_equal(seen.short_told, 2);
+}
+
+/* A node takes its copies, and gets no further: after a while others are tried, and snapshots are due again if there
+ * are none. One that gets further is left to it. */
+static void test_stuck_push(void **state)
+{
+	static int rpc;
+	struct ptc_copy_keeper_push push = { .node = "n8", .rpc = (struct ptc_rpc_async *)&rpc };
+	struct ptc_copy_keeper_push *pushes[] = { &push };
+	const int64_t long_ago = ptc_sys_now_ns() - INT64_C(31000000000);
+	struct ptc_copy_keeper *c;
+
+	(void)state;
+	looks(1);
+	answer_steps(100);
+	commit(10, 1);
+	looks(2);
+	c = push.c = w->ctl.keeper;
+	push.moved_ns = long_ago;
+	push.moved = 1;
+	c->pushes = pushes;
+	c->npushes = 1;
+	answer_round(1, true, false);
+	assert_true(c->phase == PTC_KEEPER_PUSHING && !push.stuck);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+	push.moved_ns = long_ago;
+	ptc_copy_keeper_tick(&w->ctl);
+	assert_true(push.stuck && c->nfull == 1 && seen.failed_told == 1);
+	c->pushes = NULL;
+	c->npushes = 0;
+	looks(3);
+	answer_round(1, false, false);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	assert_int_equal(seen.told, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -458,6 +692,14 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_bridge_yields, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_steps, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_budget, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_short_steps, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_one_full, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_copied_step, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_budget_in_steps, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_leave_bounded, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_halt, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_short_told_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_stuck_push, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

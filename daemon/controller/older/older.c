@@ -35,20 +35,20 @@ struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl)
 }
 
 void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, size_t most,
-		    struct ptc_older_doc *doc, uint32_t *ret_copies)
+		    struct ptc_older_doc *doc, struct ptc_job_copies *ret_copies)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	const struct ptc_job_desc *desc;
 	void *ref;
 
-	*ret_copies = 0;
+	*ret_copies = (struct ptc_job_copies){ 0 };
 	if (ptc_specs_get(docs->specs, meta->uuid, meta->spec_hash, &desc, &ref, &err) != 0) {
 		ptc_warn("job", "job=%s all older snapshots stay, for its description cannot be read now: %s",
 			 meta->name, err.text);
 		return;
 	}
 	ptc_older_prune(doc, desc->keep.last, desc->keep.every, most);
-	*ret_copies = desc->copies.count;
+	*ret_copies = desc->copies;
 	ptc_specs_release(ref);
 }
 
