@@ -93,12 +93,10 @@ struct ptc_older_kept {
 	uint32_t asked;   /* copies that the job asks for, as the keeper has seen; 0: not known yet */
 	bool dropping;    /* the bridge is being taken from the document */
 	bool left_out;    /* the last Finish has said that snapshots are left out */
-	/* A node that has dropped its tables of the bridge, for want of room or, with `gone`, nobody knows why; "":
-	 * none */
+	/* A node that dropped its tables of the bridge for want of room, or with `gone` nobody knows why; "": none */
 	char yielded[PTC_NAME_MAX + 1];
 	bool gone;
-	/* Nodes that may still have tables of dropped snapshots, because no Finish has told them: `tell.nodes` has
-	 * their names. tell_all: there are more than fit, so all nodes are told. */
+	/* tell.nodes: may still have tables of dropped snapshots, as no Finish told them. tell_all: too many to name */
 	struct ptc_older tell;
 	bool tell_all;
 };
@@ -156,8 +154,7 @@ void ptc_older_make_room(struct ptc_controller *ctl, uint32_t node, char *text, 
 uint32_t ptc_copy_keeper_leaves_out(const struct ptc_controller *ctl);
 /* The same for Capture, whose ranks go on before the commit: as if copies were then on their way. */
 uint32_t ptc_copy_keeper_will_leave_out(const struct ptc_controller *ctl);
-/* A commit has been adopted. asked: what the job asks for; count 0: not known. Before its Finish: what the snapshot has
- * cost says how many of the next ones are left out. */
+/* After a commit, before its Finish. asked: what the job asks for; count 0: not known. */
 void ptc_copy_keeper_saw_commit(struct ptc_controller *ctl, const struct ptc_job_copies *asked);
 
 /* controller_state.c: writes a blob while the lock with that fence is held. May wait. */

@@ -428,10 +428,15 @@ static uint32_t steps_in(const struct ptc_copy_keeper *c, int64_t ns)
 static void set_leave(struct ptc_copy_keeper *c, uint64_t steps)
 {
 	const uint32_t last = (uint32_t)PTC_MIN(steps, LEAVE_MAX);
-	uint32_t most = c->step_ns > 0 ? steps_in(c, LEAVE_NS) : LEAVE_MAX;
+	const uint32_t most = c->step_ns > 0 ? steps_in(c, LEAVE_NS) : LEAVE_MAX;
+	uint64_t id;
 
-	/* Came it before the ranks were told to, then so many left out were too few. */
-	c->leave = c->told_on ? last * ROUNDS : c->leave * 2;
+	/* Came it before the ranks were told to, then so many left out were too few. While new ranks build there is no
+	 * round. */
+	if (c->told_on)
+		c->leave = last * ROUNDS;
+	else if (!ptc_ahead_builds(c->ctl, &id))
+		c->leave *= 2;
 	c->leave = PTC_MAX(PTC_MIN(c->leave, PTC_MIN(most, LEAVE_MAX)), LEAVE_OUT);
 	c->leave = PTC_MAX(c->leave, steps_in(c, c->held_ns - ptc_sys_now_ns()));
 }

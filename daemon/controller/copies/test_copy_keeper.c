@@ -17,7 +17,7 @@
 
 static struct {
 	unsigned looks, pushes, cancels, bridged, told, named;
-	bool idle, yields;                /* yields: there is a bridge */
+	bool idle, builds, yields;        /* yields: there is a bridge */
 	char yielded[64];                 /* the nodes without room */
 	unsigned soon;                    /* so often the keeper has asked to be called again */
 	uint64_t soon_ms;                 /* by then */
@@ -48,7 +48,7 @@ bool ptc_controller_idle(const struct ptc_controller *ctl)
 bool ptc_ahead_builds(const struct ptc_controller *ctl, uint64_t *ret_id)
 {
 	(void)ctl, (void)ret_id;
-	return false;
+	return seen.builds;
 }
 
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
@@ -610,6 +610,18 @@ static void test_leave_bounded(void **state)
 	assert_in_range(ptc_copy_keeper_leaves_out(&w->ctl), 500, 601);
 }
 
+/* While new ranks build ahead there are no copies, and what is left out does not grow. */
+static void test_builds_ahead(void **state)
+{
+	(void)state;
+	looks(1);
+	answer_steps(100);
+	seen.builds = true;
+	for (unsigned step = 1; step < 9; step++)
+		commit(step, 1);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+}
+
 /* The time in which the job did not run counts neither for the share of the time nor for the pace. */
 static void test_halt(void **state)
 {
@@ -698,6 +710,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_budget_in_steps, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_leave_bounded, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_halt, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_builds_ahead, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_short_told_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stuck_push, setup, teardown),
 	};
