@@ -440,9 +440,10 @@ class Recover(harness.Case):
 
     def test_closed_and_back(self):
         """A ptcd is killed and started again at once, as systemd does, and a rank of another node fails at that moment by itself: the
-        job starts again where it was. Before that it has trained for longer than nodes have to settle."""
+        job starts again where it was. Before that it has trained for longer than nodes have to settle. If the ptcd is back before the
+        failure is judged, that is the program's own (`max_restarts`)."""
         with self.closed_cluster() as c:
-            job = self.job(c, "fail", every=1 << 40, elastic={"min_gpus": 1, "max_gpus": 3})
+            job = self.job(c, "fail", every=1 << 40, elastic={"min_gpus": 1, "max_gpus": 3, "max_restarts": 3})
             job.run("dp=3")
             job.do("snapshot")
             before = self.begun(c, job)
