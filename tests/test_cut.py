@@ -179,8 +179,8 @@ class Cut(harness.Case):
         self.cut_some(harness.size(1, 2, 20), within=30, node_lost_after="1h")
 
     def cut_and_left(self, m, c, count):
-        """So many nodes that train are cut off, each a renewal of leases (5 s) after the one before; by time alone nobody is lost. (they; what
-        the controller's log says since; the job; its status when it has gone on)"""
+        """So many nodes that train are cut off, each when the controller misses a renewal of the one before, so that their leases do not end
+        together; by time alone nobody is lost. (they; what the controller's log says since; the job; its status when it has gone on)"""
         job = self.job(c, every=1 << 40)
         job.run(f"dp=3,{BATCH}", nodes="n1,n2,n3")
         job.do("snapshot")
@@ -190,14 +190,16 @@ class Cut(harness.Case):
         victims = [n for n in ("n1", "n2", "n3") if n != before["controller"]][:count]
         log = c.nodes[before["controller"]].log_file
         told = os.path.getsize(log)
-        for victim in victims:
+
+        def said():
+            with open(log, encoding="utf-8", errors="replace") as f:
+                f.seek(told)
+                return f.read()
+        for victim, line in zip(victims, [""] + [f"node={v} has not renewed its lease" for v in victims]):
+            wait_for(lambda line=line: line in said(), 60 * PATIENCE, f"the line '{line}'", 0.02)
             m.cut(victim)
-            if victim != victims[-1]:
-                time.sleep(5 / 3 + 0.05)  # their daemons may renew at the same moment, and then their leases would end so, too
         after = self.trains(job, before)
-        with open(log, encoding="utf-8", errors="replace") as f:
-            f.seek(told)
-            lines = f.read().splitlines()
+        lines = said().splitlines()
         for victim in victims:
             m.mend(victim)
         c.wait_nodes(victims, 60 * PATIENCE, node="n0")

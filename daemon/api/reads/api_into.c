@@ -51,33 +51,18 @@ static int take(void *arg, const void *data, size_t len, struct ptc_error *err)
 	return ptc_fault("api.into.written") ? ptc_error_set(err, PTC_EIO, "fault api.into.written") : 0;
 }
 
-static int ranges_of(const Ptc__V1__ReadIntoRequest *req, struct into *in, struct ptc_item_range **ret,
-		     struct ptc_error *err)
+/* Counts the bytes of all ranges. */
+static int count_bytes(struct into *in, const struct ptc_item_range *ranges, size_t n, struct ptc_error *err)
 {
-	struct ptc_item_range *v;
-
-	if (!req->n_items || req->n_offsets != req->n_items || req->n_lengths != req->n_items)
-		return ptc_error_set(
-			err, PTC_EINVAL,
-			"the request has %zu items, %zu offsets and %zu lengths; each range needs all three",
-			req->n_items, req->n_offsets, req->n_lengths);
-	if (req->n_items > PTC_READ_MANY_RANGES)
-		return ptc_error_set(err, PTC_ELIMIT, "one call asks for %zu ranges; at most %d are possible",
-				     req->n_items, PTC_READ_MANY_RANGES);
-	v = ptc_calloc(req->n_items, sizeof *v);
-	if (!v)
-		return ptc_nomem(err);
-	for (size_t i = 0; i < req->n_items; i++) {
-		v[i] = (struct ptc_item_range){ req->items[i], req->offsets[i], req->lengths[i] };
-		if (!v[i].length || v[i].length > PTC_FILL_BYTES - in->bytes) {
-			ptc_free(v);
+	if (!n)
+		return ptc_error_set(err, PTC_EINVAL, "the request has no range; ask for at least one");
+	for (size_t i = 0; i < n; i++) {
+		if (!ranges[i].length || ranges[i].length > PTC_FILL_BYTES - in->bytes)
 			return ptc_error_set(err, PTC_EINVAL,
 					     "a range is empty, or all of them have more than %u bytes; ask for fewer",
 					     PTC_FILL_BYTES);
-		}
-		in->bytes += v[i].length;
+		in->bytes += ranges[i].length;
 	}
-	*ret = v;
 	return 0;
 }
 
@@ -112,7 +97,9 @@ PTC_API_HANDLER(ptc_api_read_into)
 
 	if (rc)
 		return rc;
-	rc = ranges_of(req, &in, &ranges, err);
+	rc = ptc_api_ranges(&PTC_ASKED_RANGES(req), &ranges, err);
+	if (rc == 0)
+		rc = count_bytes(&in, ranges, req->n_items, err);
 	if (rc == 0) {
 		digests = ptc_calloc(req->n_items, sizeof *digests);
 		in.at = req->at;

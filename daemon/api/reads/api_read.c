@@ -53,23 +53,23 @@ PTC_API_HANDLER(ptc_api_read)
 	return rc;
 }
 
-static int ranges_of(const Ptc__V1__ReadManyRequest *req, struct ptc_item_range **ret, struct ptc_error *err)
+int ptc_api_ranges(const struct ptc_asked_ranges *a, struct ptc_item_range **ret, struct ptc_error *err)
 {
 	struct ptc_item_range *v;
 
-	if (req->n_offsets != req->n_items || req->n_lengths != req->n_items)
+	if (a->noffsets != a->nitems || a->nlengths != a->nitems)
 		return ptc_error_set(
 			err, PTC_EINVAL,
-			"the request has %zu items, %zu offsets and %zu lengths; each range needs all three",
-			req->n_items, req->n_offsets, req->n_lengths);
-	if (req->n_items > PTC_READ_MANY_RANGES)
+			"the request has %zu items, %zu offsets and %zu lengths; each range needs all three", a->nitems,
+			a->noffsets, a->nlengths);
+	if (a->nitems > PTC_READ_MANY_RANGES)
 		return ptc_error_set(err, PTC_ELIMIT, "one call asks for %zu ranges; at most %d are possible",
-				     req->n_items, PTC_READ_MANY_RANGES);
-	v = ptc_calloc(PTC_MAX(req->n_items, (size_t)1), sizeof *v);
+				     a->nitems, PTC_READ_MANY_RANGES);
+	v = ptc_calloc(PTC_MAX(a->nitems, (size_t)1), sizeof *v);
 	if (!v)
 		return ptc_nomem(err);
-	for (size_t i = 0; i < req->n_items; i++)
-		v[i] = (struct ptc_item_range){ req->items[i], req->offsets[i], req->lengths[i] };
+	for (size_t i = 0; i < a->nitems; i++)
+		v[i] = (struct ptc_item_range){ a->items[i], a->offsets[i], a->lengths[i] };
 	*ret = v;
 	return 0;
 }
@@ -84,7 +84,7 @@ PTC_API_HANDLER(ptc_api_read_many)
 
 	if (rc)
 		return rc;
-	rc = ranges_of(req, &ranges, err);
+	rc = ptc_api_ranges(&PTC_ASKED_RANGES(req), &ranges, err);
 	if (rc == 0)
 		rc = ptc_api_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {

@@ -40,6 +40,19 @@ int ptc_pins_nodes(struct ptc_daemon *d, const struct ptc_read_view *view, const
 int ptc_api_import_find(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, uint64_t id,
 			struct ptc_target *ret_target, struct ptc_error *err);
 
+struct ptc_item_range;
+/* api_read.c: the ranges that a request asks for by three lists, of which each has an entry for each range. */
+struct ptc_asked_ranges {
+	const uint32_t *items; /* in the order of the file's data */
+	const uint64_t *offsets, *lengths;
+	size_t nitems, noffsets, nlengths;
+};
+#define PTC_ASKED_RANGES(req)                                                                                          \
+	((struct ptc_asked_ranges){ (req)->items, (req)->offsets, (req)->lengths, (req)->n_items, (req)->n_offsets,    \
+				    (req)->n_lengths })
+/* PTC_EINVAL: the lists differ in length; PTC_ELIMIT: too many ranges. The caller frees *ret. */
+int ptc_api_ranges(const struct ptc_asked_ranges *asked, struct ptc_item_range **ret, struct ptc_error *err);
+
 /* ---- handlers: api_import.c, api_import_commit.c, api_export.c, api_read.c, near_nodes.c, pins.c, api_verify.c ----
  */
 
