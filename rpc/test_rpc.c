@@ -576,6 +576,22 @@ static void cancel_from_another_thread(void **state)
 	assert_true(within(CALL_MS, &cut_seen, 1));
 }
 
+/* A peer whose connection lives, and which never says what it is asked for. */
+static void patience_ends(void **state)
+{
+	struct fixture *f = *state;
+	struct ptc_rpc_stream *s;
+	struct ptc_rpc_message *m;
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	assert_int_equal(ptc_rpc_stream_open(f->ch, "/t.T/Wait", CALL_MS, NULL, 0, &s, &err), 0);
+	ptc_rpc_stream_patience(s, 1000);
+	assert_int_equal(ptc_rpc_stream_recv(s, &m, &err), PTC_ETIMEOUT);
+	assert_non_null(strstr(err.text, "has said nothing for 1 s"));
+	assert_true(within(CALL_MS, &cut_seen, 1)); /* the peer is told */
+	ptc_rpc_stream_free(s);
+}
+
 /* ---- many calls, shutdown ---------------------------------------------------------------- */
 
 struct load {
@@ -944,6 +960,7 @@ int main(void)
 		WITH(cut_off_upload),
 		WITH(cut_off_bidi),
 		WITH(cancel_from_another_thread),
+		WITH(patience_ends),
 		WITH(shutdown_under_load),
 		WITH(more_calls_than_threads),
 		WITH(grace_lets_calls_end),

@@ -701,7 +701,7 @@ int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *bo
 	return rc;
 }
 
-int ptc_table_scrub(struct ptc_table *t, int64_t *ret_bytes, struct ptc_error *err)
+int ptc_table_scrub(struct ptc_table *t, bool (*go_on)(void *arg), void *arg, int64_t *ret_bytes, struct ptc_error *err)
 {
 	int64_t bytes = 0;
 
@@ -711,6 +711,8 @@ int ptc_table_scrub(struct ptc_table *t, int64_t *ret_bytes, struct ptc_error *e
 		uint64_t pos, end;
 		int rc;
 
+		if (go_on && !go_on(arg))
+			return ptc_error_set(err, PTC_ECANCELED, "nobody waits for this check any more");
 		reach(t, i, &t->pieces[i].live, &pos, &end);
 		rc = verify(t, i, pos, end, err);
 		if (rc)

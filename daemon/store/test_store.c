@@ -90,7 +90,7 @@ static void bytes_survive_reopen(void **state)
 		expect_box(s, &k, 7, BOX2(0, 0, 3000, 1000), x, shape);
 		expect_box(s, &k, 7, BOX2(1234, 77, 900, 13), x, shape);
 		ok(ptc_table_open(s, &k, &t, err));
-		ok(ptc_table_scrub(t, &scrubbed, err));
+		ok(ptc_table_scrub(t, NULL, NULL, &scrubbed, err));
 		assert_int_equal(scrubbed, 3000000);
 		ptc_table_unref(t);
 		ptc_store_stats(s, &st);
@@ -640,7 +640,7 @@ static void a_bit_flips_later(void **state)
 		assert_int_equal(ptc_table_each_extent(t, 3, &need.box, take_extent, NULL, &why), want);
 		assert_int_equal(sums_differ(t, 3, &need.box), want != 0);
 		assert_int_equal(ptc_table_digest(t, 3, &need.box, 2, shape, &digest, &why), want);
-		assert_int_equal(ptc_table_scrub(t, &bytes, &why), want);
+		assert_int_equal(ptc_table_scrub(t, NULL, NULL, &bytes, &why), want);
 		ok(ptc_table_begin(s, &k2, &d, err));
 		assert_int_equal(ptc_table_derive(d, t, NULL, &left, 1, false, &m, &bytes, &why), want);
 		if (!want)
@@ -687,7 +687,7 @@ static void a_flipped_bit_is_named(void **state)
 	assert_int_equal(ptc_table_read(t, 3, &bad, buf, &why), PTC_ECORRUPT);
 	assert_non_null(strstr(why.text, "item 3, rows 14"));
 	assert_non_null(strstr(why.text, "chunk 2"));
-	assert_int_equal(ptc_table_scrub(t, &n, &why), PTC_ECORRUPT);
+	assert_int_equal(ptc_table_scrub(t, NULL, NULL, &n, &why), PTC_ECORRUPT);
 	ok(ptc_table_begin(s, &k2, &d, err));
 	assert_int_equal(ptc_table_derive(d, t, NULL, &left, 1, false, &m, &n, &why), PTC_ECORRUPT);
 	ptc_table_unref(d);
@@ -1360,7 +1360,7 @@ static void expect_extents(struct ptc_store *s, const struct ptc_table_key *k, c
 		ok(ptc_table_read(t, i, &b, got, err));
 		assert_memory_equal(got, bytes + i * HUGE_EXTENT, HUGE_EXTENT);
 	}
-	ok(ptc_table_scrub(t, &scrubbed, err));
+	ok(ptc_table_scrub(t, NULL, NULL, &scrubbed, err));
 	ptc_table_unref(t);
 	free(got);
 }

@@ -177,7 +177,7 @@ static void check_bytes(struct ptc_store *s, size_t table)
 	if (rc)
 		return;
 	need(now.table[table] != NONE, "table %zu was dropped, or never begun", table);
-	need(ptc_table_scrub(t, &n, &why) == 0, "table %zu: %s", table, why.text);
+	need(ptc_table_scrub(t, NULL, NULL, &n, &why) == 0, "table %zu: %s", table, why.text);
 	for (int i = 0; i < 2; i++) {
 		const struct ptc_store_box *b = &needs_of(table)[i];
 		size_t size = (size_t)volume(&b->box);

@@ -321,7 +321,7 @@ static void check_table(struct ptc_table *t)
 		paint(&items[v[i].item], &v[i].live, items[v[i].item].want, 1, &clashes);
 		check_box(t, v[i].item, &v[i].live);
 	}
-	ok(ptc_table_scrub(t, &scrubbed, err));
+	ok(ptc_table_scrub(t, NULL, NULL, &scrubbed, err));
 	assert_int_equal(clashes, 0);
 	for (int i = 0; i < ITEMS; i++)
 		assert_memory_equal(items[i].want, items[i].have, items[i].bytes);

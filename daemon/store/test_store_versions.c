@@ -40,7 +40,7 @@ static void expect_table(struct ptc_store *s, const struct ptc_table_key *k, con
 	ok(ptc_table_open(s, k, &t, err));
 	ok(ptc_table_read(t, 7, &whole, got, err));
 	assert_memory_equal(x, got, SIZE);
-	ok(ptc_table_scrub(t, &scrubbed, err));
+	ok(ptc_table_scrub(t, NULL, NULL, &scrubbed, err));
 	assert_int_equal(scrubbed, SIZE);
 	ptc_table_unref(t);
 	free(got);

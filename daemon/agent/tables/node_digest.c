@@ -13,9 +13,11 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/number/search.h"
+#include "base/sys/sys.h"
 
 #include <string.h>
 
+#define TELL_NS           (INT64_C(1000000) * PTC_AGENT_TICK_MS)
 #define DIGEST_TASK_BYTES (16 << 20)
 
 struct task {
@@ -196,6 +198,7 @@ struct verify {
 	bool repair; /* what is damaged is healed */
 	struct ptc_heal_tries tries;
 	bool broken; /* progress could not be sent */
+	int64_t told_ns;
 };
 
 static bool verify_stop(void *arg)
@@ -213,6 +216,19 @@ static void verify_tick(void *arg)
 	reply.version = PTC_WIRE_VERSION;
 	reply.bytes_total = (uint64_t)v->needs->bytes;
 	v->broken = ptc_agent_reply(v->call, &reply.base, NULL) != 0;
+}
+
+/* Whoever asked must hear from us also while a large table is read. */
+static bool verify_goes_on(void *arg)
+{
+	struct verify *v = arg;
+	int64_t now = ptc_sys_now_ns();
+
+	if (now < v->told_ns + TELL_NS)
+		return true;
+	v->told_ns = now;
+	verify_tick(v);
+	return !verify_stop(v);
 }
 
 static int verify_reply(struct verify *v, const uint64_t *digests, int64_t scrubbed, struct ptc_error *err)
@@ -251,7 +267,7 @@ static int verify(struct verify *v, const struct ptc_geometry *g, struct ptc_err
 		return rc;
 	verify_tick(v);
 	do
-		rc = ptc_table_scrub(job.table, &scrubbed, err);
+		rc = ptc_table_scrub(job.table, verify_goes_on, v, &scrubbed, err);
 	while (v->repair && ptc_agent_heals(v->op.agent, g->uuid, rc, &v->tries));
 	if (rc)
 		ptc_geometry_name_error(g, err);

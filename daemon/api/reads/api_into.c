@@ -66,22 +66,28 @@ static int count_bytes(struct into *in, const struct ptc_item_range *ranges, siz
 	return 0;
 }
 
-static int write_all(struct ptc_daemon *d, const Ptc__V1__ReadIntoRequest *req, struct into *in,
-		     const struct ptc_item_range *ranges, struct ptc_error *err)
+static int write_all(struct ptc_daemon *d, const Ptc__V1__ReadIntoRequest *req, const struct ptc_read_view *v,
+		     struct into *in, uint64_t **ret_digests, struct ptc_error *err)
 {
-	struct ptc_read_view *v;
-	int rc = ptc_api_read_view(d, in->call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
+	ptc_auto_free struct ptc_item_range *ranges = NULL;
+	int rc = ptc_api_ranges(&PTC_ASKED_RANGES(req), &ranges, err);
 
+	if (rc == 0)
+		rc = count_bytes(in, ranges, req->n_items, err);
 	if (rc)
 		return rc;
+	in->digest = *ret_digests = ptc_calloc(req->n_items, sizeof **ret_digests);
+	if (!in->digest)
+		return ptc_nomem(err);
+	in->at = req->at;
+	in->range = ranges;
 	rc = ptc_fill_file_get(d->fill_files, req->file.data, req->file.len, ptc_api_uid(in->call), req->at, in->bytes,
 			       &in->file, err);
-	if (!rc) {
-		rc = ptc_agent_gather_many(d->agent, &v->geometry, v->view.meta.uuid, ranges, req->n_items,
-					   PTC_FILL_BYTES, take, in, err);
-		ptc_fill_file_put(d->fill_files, in->file);
-	}
-	ptc_read_view_put(v);
+	if (rc)
+		return rc;
+	rc = ptc_agent_gather_many(d->agent, &v->geometry, v->view.meta.uuid, ranges, req->n_items, PTC_FILL_BYTES,
+				   take, in, err);
+	ptc_fill_file_put(d->fill_files, in->file);
 	return rc;
 }
 
@@ -90,22 +96,18 @@ PTC_API_HANDLER(ptc_api_read_into)
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ReadIntoRequest *req;
 	Ptc__V1__ReadIntoReply reply = PTC__V1__READ_INTO_REPLY__INIT;
-	ptc_auto_free struct ptc_item_range *ranges = NULL;
 	ptc_auto_free uint64_t *digests = NULL;
 	struct into in = { .call = call };
+	struct ptc_read_view *v;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__read_into_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
-	rc = ptc_api_ranges(&PTC_ASKED_RANGES(req), &ranges, err);
-	if (rc == 0)
-		rc = count_bytes(&in, ranges, req->n_items, err);
+	/* A stranger hears that the job does not exist, whatever else is wrong. */
+	rc = ptc_api_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
-		digests = ptc_calloc(req->n_items, sizeof *digests);
-		in.at = req->at;
-		in.range = ranges;
-		in.digest = digests;
-		rc = digests ? write_all(d, req, &in, ranges, err) : ptc_nomem(err);
+		rc = write_all(d, req, v, &in, &digests, err);
+		ptc_read_view_put(v);
 	}
 	if (rc == 0) {
 		reply.version = PTC_WIRE_VERSION;

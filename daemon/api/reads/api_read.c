@@ -84,12 +84,12 @@ PTC_API_HANDLER(ptc_api_read_many)
 
 	if (rc)
 		return rc;
-	rc = ptc_api_ranges(&PTC_ASKED_RANGES(req), &ranges, err);
-	if (rc == 0)
-		rc = ptc_api_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
+	rc = ptc_api_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
-		rc = ptc_agent_gather_many(d->agent, &v->geometry, v->view.meta.uuid, ranges, req->n_items,
-					   PTC_READ_MANY_BYTES, send_span, call, err);
+		rc = ptc_api_ranges(&PTC_ASKED_RANGES(req), &ranges, err);
+		if (rc == 0)
+			rc = ptc_agent_gather_many(d->agent, &v->geometry, v->view.meta.uuid, ranges, req->n_items,
+						   PTC_READ_MANY_BYTES, send_span, call, err);
 		ptc_read_view_put(v);
 	}
 	ptc_free(ranges);

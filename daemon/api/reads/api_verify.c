@@ -14,6 +14,7 @@
 #include "base/sys/sys.h"
 #include "daemon/api/reads/reads.h"
 #include "daemon/cluster/job_events.h"
+#include "daemon/agent/calls/agent_limits.h"
 #include "daemon/agent/geometry/digest_merge.h"
 
 #include <stdio.h>
@@ -107,6 +108,8 @@ static int verify_node(struct verify *v, const struct ptc_info *info, uint32_t n
 		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Digest", 0, NULL, 0, &s, err);
 	if (rc == 0)
 		ptc_rpc_stream_follow(s, v->call);
+	if (rc == 0)
+		ptc_rpc_stream_patience(s, PTC_AGENT_STALL_MS);
 	if (rc == 0)
 		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
 	if (rc == 0)
