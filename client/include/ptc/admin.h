@@ -83,8 +83,8 @@ PTC_ADMIN_API int ptc_admin_job_create(struct ptc_admin *a, const void *spec, si
 				       char **ret_json, struct ptc_error *err);
 /* PTC_ESTATE: the job runs, or a switch of it is under way. */
 PTC_ADMIN_API int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error *err);
-/* Ends a switch or an import before its commit. id: the number of an import; 0: the switch or import under way.
- * PTC_ESTATE: nothing is under way, or the commit has begun. */
+/* Ends a switch or an import before its last commit (a resize has two). id: the number of an import; 0: the switch or
+ * import under way. PTC_ESTATE: nothing is under way, or the last commit has begun. */
 PTC_ADMIN_API int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err);
 /* Makes a node that is down count as lost: no switch waits for it. undo: takes that back. Root only. PTC_ESTATE: up. */
 PTC_ADMIN_API int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct ptc_error *err);

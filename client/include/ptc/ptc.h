@@ -8,7 +8,8 @@
  *             build(gen.rank, gen.world, ...);    // meet the other ranks with ptc_rendezvous_put/get
  *             ptc_tensor_declare(c, &tensor);     // for each tensor this rank holds a part of
  *             ptc_restore(c);                     // fills the tensors, if there is state
- *             for (step = gen.start_step; ; step++) {
+ *             ptc_start_step(c, &step);           // the step of that state; with `build: ahead` it is past gen's
+ *             for (;; step++) {
  *                     if (ptc_boundary(c, step))  // not 0: tear down, and let ptc_next say what follows
  *                             break;
  *                     if (step == last) { ptc_finish(c, step); break; }
@@ -31,7 +32,7 @@
  *   code it must stay until the program calls ptc_next or ptc_close.
  * - Descriptors: the library keeps four open (close-on-exec), five after ptc_survive. If the program closes descriptors
  *   that it did not open (closefrom, os.closerange), the client ends: every call returns PTC_R_SYSTEM and says so.
- * - Included: ptc/sampling.h (which samples a rank computes; needs no client), ptc/gpu.h (marks by CUDA devices).
+ * - Included: ptc/sampling.h (a rank's samples), ptc/gpu.h (CUDA), ptc/survive.h (memory that outlives other ranks).
  * - Compatibility: structs begin with `size`; set it to sizeof. Later versions add members at the end. */
 #ifndef PTC_PTC_H
 #define PTC_PTC_H
@@ -126,8 +127,7 @@ PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc
 PTC_API int ptc_declared(ptc_client *c);
 /* Returns what the backward pass recomputes in layers of a kind: 0 nothing, 1 a part (selective), 2 all. kind: 0 for
  * the first kind of layers of the job's `model`, 1 for the second. By this call a program promises to recompute so. If
- * the configuration has `recompute`, ptcd refuses ranks that have not called this before ptc_declared or
- * ptc_restore, whichever comes first. */
+ * the configuration has `recompute`, ptcd refuses ranks that call ptc_declared or ptc_restore before this. */
 PTC_API int ptc_recompute(ptc_client *c, uint32_t kind);
 /* As ptc_recompute, for `schedule`, the order of micro-batches. 0: the program's own; 1: 1F1B; 2: all forward first
  * (GPipe); 3: zero bubble (ZB1P). *ret_stages: how many stages each rank has (vpp); the program promises both. */
@@ -151,8 +151,7 @@ PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope sc
  * equally. tag: at most 255 bytes that say under which settings the position is valid, e.g. "n=1000,seed=7". If the tag
  * is "n=N,seed=S;batch=G,micro=M", `ptcctl dataset proof` can check that each epoch consumed every sample once. If
  * samples are shuffled in blocks, write ",block=B" before the semicolon; if not at all, ",sequential=1". If ranks use
- * ptc_balance_step, end the tag with ",by_length=1": the proof then checks each step's samples as a whole, and not
- * which rank had which. */
+ * ptc_balance_step, end the tag with ",by_length=1": the proof then checks each step as a whole, not each rank. */
 PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const char *tag);
 /* 1: found; 0: none. tag_buffer NULL ok. Do not compute the position from the step: a rollback may skip samples. */
 PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,
@@ -173,9 +172,9 @@ PTC_API int ptc_start_step(ptc_client *c, uint64_t *ret_step);
 PTC_API int ptc_on_stop(ptc_client *c, int (*fn)(void *arg, uint64_t step), void *arg);
 /* For fn, before it returns nonzero: the reason in one line, cut off after 255 bytes. */
 PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
-/* For fn, before it returns nonzero, if the state can be taken at a later boundary only, for example while gradients of
- * several micro-steps add up. The stop moves to the next boundary on every rank. After 1024 such moves in a row the
- * stop is refused with the rank and `why`. ptc_finish has no later boundary: there the call refuses the stop. */
+/* fn calls this, and then returns nonzero, if the state cannot be taken here but at a later boundary, for example while
+ * gradients of several micro-steps add up. The stop moves to the next boundary on every rank. After 1024 such moves in
+ * a row the stop is refused with the rank and `why`. ptc_finish has no later boundary: the call refuses its stop. */
 PTC_API int ptc_stop_later(ptc_client *c, const char *why);
 /* For fn. 1: the stop is still at this step (in ptc_finish: always). 0: another rank was past this step, so the stop
  * is at a later step: fn must return nonzero. While fn waits for other ranks, it must call this repeatedly. */
@@ -183,14 +182,15 @@ PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
  * declared memory as state any more, and call ptc_next. Blocks while the state is taken. If no stop is pending, takes
- * tens of nanoseconds (after ptc_stream: microseconds). The first step is that of ptc_start_step; each later call has
- * the next step. */
+ * tens of nanoseconds (after ptc_stream: microseconds). The first step is that of ptc_start_step; none is left out. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary
  * (`whole` of `status --format json`). If ptcd holds the rank (ptc_survive), this call blocks until ptcd lets it go on:
- * at most 5 minutes, not counting frozen time. A graph captured before ptc_stream needs this at each launch (gpu.h). */
+ * at most 5 minutes, not counting frozen time. Call it also before each launch of a CUDA graph that was captured before
+ * ptc_stream (gpu.h). */
 PTC_API void ptc_update_begin(ptc_client *c);
-/* Training is over after `step`, the last ptc_boundary's or the next. Blocks. 0: all is committed. 1: call ptc_next. */
+/* Says that training is over after `step`: the step of the last ptc_boundary, or the one after it. Blocks. 0: all is
+ * committed. 1: call ptc_next. */
 PTC_API int ptc_finish(ptc_client *c, uint64_t step);
 /* A number for `ptcctl status`, e.g. "loss". Cheap; in memory shared with ptcd. At most 8 names of 31 bytes. */
 PTC_API int ptc_report(ptc_client *c, const char *name, double value);

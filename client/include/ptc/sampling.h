@@ -22,10 +22,9 @@ struct ptc_sampling {
 	uint32_t dp;            /* data-parallel ranks */
 	int32_t sequential;     /* 1: no shuffling */
 	/* ptc_generation.config, whose "micro_steps=" gives faster replicas more of a step (docs/order.md, "Unequal
-	 * micro steps"). Borrowed. "": all ranks compute equally many. NULL stands for the configuration of the
-	 * generation that ptc_next gave to this process, if dp and global_batch are that generation's; micro_batch must
-	 * then be the generation's, too. With another dp or global_batch NULL stands for "". If `size` does not include
-	 * this member, it counts as NULL. */
+	 * micro steps"). Borrowed. "": all ranks compute equally many micro steps. NULL, or `size` does not include
+	 * this member: if dp and global_batch are those of the generation that ptc_next gave to this process, then the
+	 * configuration of that generation, and micro_batch has to be the generation's, too. Otherwise as "". */
 	const char *config;
 };
 /* The number of micro steps in a step, equal on every rank; 0: an argument is out of range. */
