@@ -106,7 +106,7 @@ int ptc_table_digest_row(struct ptc_table *t, uint32_t item, const struct ptc_bo
  * costs half as much as later. The caller makes sure that the bytes do not change. Nothing is verified. */
 int ptc_table_digest_extent(struct ptc_table *t, uint32_t extent, const struct ptc_box *part, uint32_t ndim,
 			    const int64_t *shape, uint64_t *ret_digest, struct ptc_error *err);
-/* Verifies every block of every piece again. *ret_bytes: bytes read. go_on (NULL: it goes on) is asked before each piece.
- * PTC_ECORRUPT: names the first damaged block; PTC_ECANCELED: go_on said no. */
+/* Verifies every block of every piece again. *ret_bytes: bytes read. go_on (NULL: it goes on) is asked before each
+ * piece. PTC_ECORRUPT: names the first damaged block; PTC_ECANCELED: go_on said no. */
 int ptc_table_scrub(struct ptc_table *t, bool (*go_on)(void *arg), void *arg, int64_t *ret_bytes,
 		    struct ptc_error *err);
