@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections to other daemons, made on first use and kept. At most one per
- * (node, address, lane): control has one, bulk as many as there are lanes. */
+/* Connections to other daemons, made on first use and kept. For each (node, address) there is at most one connection
+ * for control calls, and one for each lane of bulk calls. */
 #include "daemon/cluster/channels.h"
 
 #include "base/alloc.h"

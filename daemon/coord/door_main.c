@@ -6,8 +6,8 @@
  * The door cannot see who a caller is. It sees only how often etcd answers him. A stranger gets three answers at most:
  * to his ClientHello (twice, if etcd wants another one), and an alert that ends the connection. So a caller who gets
  * more answers is a member, and from then on his host is a member's (rpc/door/door.h). All other callers are bounded in
- * number, and in time until their second answer. At the bound, or if one share (rpc/door/door.h) has half of the
- * places, the oldest caller of the share with the most callers is dropped.
+ * number, and in time until their second answer. At the bound, or if one share (a host, or an IPv6 network of 64 bits:
+ * rpc/door/door.h) has half of the places, the oldest caller of the share with the most callers is dropped.
  *
  * Bytes of one side wait in the kernel until the other side takes them; at most CHUNK bytes of each side are here.
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's memory for planning: the last works, by job and by the documents that they were made of. Happy path:
- * profile and measured steps are read from etcd, and a work made of the same documents is there. While etcd is
- * unreachable, the documents that were read last are used. */
+/* The daemon's memory for planning: keeps the last "works" (struct ptc_job_work: what planning needs of a job, made of
+ * its documents), by job and by these documents. Happy path: profile and measured steps are read from etcd, and a work
+ * made of the same documents is there. While etcd is unreachable, the documents that were read last are used. */
 #include "daemon/planning/remembered.h"
 
 #include "base/alloc.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes of an import: a few threads take tensors from a shared list, read them into a stream's room, digest and
- * send them. Each has a stream to each home (client/ctl/homes) that needs bytes of its tensors. So memory is threads
- * times homes times that room, whatever the files' size. Failure: the first thread to fail keeps its error, the others
- * stop at their next window; an interrupt counts as a failure. A home that takes no stream is left out: home 0 passes
- * its bytes on. If home 0 has no room for one more call of this user, the thread ends its other streams, so that it
- * keeps nobody waiting, and sends its tensors again once there is room. */
+ * send them. Each has a stream to each home (client/ctl/homes) that needs bytes of its tensors. So the memory is
+ * threads times homes times the room of one stream, whatever the files' size. Failure: the first thread to fail keeps
+ * its error, the others stop at their next window; an interrupt counts as a failure. A home that takes no stream is
+ * left out: home 0 passes its bytes on. If home 0 has no room for one more call of this user, the thread ends its other
+ * streams, so that it keeps nobody waiting, and sends its tensors again once there is room. */
 #include "client/ctl/files/import.h"
 
 #include "base/cleanup.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Escapes text of others in pages and pictures. Failure: memory, which the buffer remembers. */
+/* Escapes text that comes from users (names, events) before it goes into HTML and SVG. Failure: memory, which the
+ * buffer remembers. */
 #include "client/ctl/show/show.h"
 
 #include "base/buf.h"

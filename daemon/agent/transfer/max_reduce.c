@@ -2,10 +2,10 @@
 /* Tensors for which a snapshot takes the greatest value over all ranks (state: max).
  *
  * Happy path: each node first takes the greatest over its own ranks. If several nodes hold a part, the node of the
- * lowest such rank merges it. That node asks each other node for its part, a piece at a time, and takes the greater
- * value of each element. Afterwards the other nodes fetch the merged part, as they fetch any primary on another node
- * (remote_primary.c). So a part crosses the network twice, and n nodes make 2n requests. Neither order nor repetition
- * changes a bit (reshard/values/max.h), so a request that is repeated gets the same bytes.
+ * lowest rank that has the part merges it. That node asks each other node for its part, a piece at a time, and takes
+ * the greater value of each element. Afterwards the other nodes fetch the merged part, as they fetch any primary on
+ * another node (remote_primary.c). So a part crosses the network twice, and n nodes make 2n requests. Neither order nor
+ * repetition changes a bit (reshard/values/max.h), so a request that is repeated gets the same bytes.
  *
  * The merging node fills extents of the snapshot; other nodes do not see them before they are marked filled. Each of
  * the other nodes exposes its parts in a temporary table, because in the snapshot the merged part takes the place of

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job's bytes through the control API: read views, which are kept ready; generations that readers pin; import,
- * export, verify. Views are counted. Handlers run on server threads. */
+ * export, verify. References to a view are counted. Handlers run on server threads. */
 #pragma once
 
 #include "base/cache/counted_cache.h"

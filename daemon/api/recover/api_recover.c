@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ptcctl cluster recover` and `ptcctl cluster rejoin`: happy path and failure modes in recover.h. */
+/* Handles `ptcctl cluster recover` and `ptcctl cluster rejoin` on the daemon that was asked. Happy path and failure
+ * modes: recover.h. */
 #include "daemon/api/recover/recover_work.h"
 
 #include "base/alloc.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a job's ranks do: its record, what its controller says, and what the nodes of its committed generation say.
  *
- * Blocking: nodes have two seconds to answer, and the loop is called. Handlers' threads. Failure modes: a node that
+ * Threads: handlers'. Calls block: they ask the loop, and wait up to two seconds for nodes. Failure modes: a node that
  * does not answer shows its ranks as unknown; out of memory, members are missing. */
 #pragma once
 

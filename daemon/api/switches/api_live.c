@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls behind `ptcctl run`, `stop`, `snapshot` and `rollback`, for jobs whose ranks run.
+/* The calls behind `ptcctl run`, `stop`, `snapshot` and `rollback`.
  *
- * Happy path: run, stop and snapshot are switches like resize, with the same progress and summary; status asks every
- * node of the job for the states of its ranks.
+ * Happy path: each is a switch like resize, with the same progress and summary. run starts a job's ranks, stop and
+ * snapshot are for ranks that run, and rollback is for a job of which none run.
  *
- * Failure modes: a job without `run:` has no ranks to start; a job that lists its tensors must be imported first; a
- * node that does not answer shows its ranks as unknown. */
+ * Failure modes: a job without `run:` has no ranks to start; a job that lists its tensors must be imported first. The
+ * others are those of a switch (api_switch.c). */
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"

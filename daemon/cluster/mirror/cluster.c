@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The life of this daemon's view of the cluster: it puts the files of this room together, in the order of their starts.
  *
- * Happy path: new connects. start looks at the members, learns which cluster this is (cluster_joining.c), takes the
- * lease (own_node.c), and begins the watches (mirror_watch.c) and the thread that replaces a lost lease. free ends
- * them in reverse order, and revokes the lease.
+ * Happy path: new connects. start looks at the nodes that are there, and refuses a cluster whose versions are too far
+ * from ours. Then it learns which cluster this is (cluster_joining.c), takes the lease (own_node.c), and begins the
+ * watches (mirror_watch.c) and the thread that replaces a lost lease. free ends them in reverse order, and revokes the
+ * lease.
  *
  * Failure modes: a step of start fails; the others do not begin, and free works on everything that was made. */
 #include "daemon/cluster/mirror/internal.h"

@@ -5,8 +5,8 @@
  * "ptc-lease" sleeps until the lease is gone, and then takes another one. When the node's devices change, a task writes
  * the document again.
  *
- * Failure modes: etcd does not answer (tried again each LEASE_RETRY_MS); another machine has the name (PTC_EEXIST);
- * somebody removed or overwrote the key (it is written again). */
+ * Failure modes: etcd does not answer (tried again each LEASE_RETRY_MS, a wait that does not grow); another machine has
+ * the name (PTC_EEXIST); somebody removed or overwrote the key (it is written again). */
 #include "daemon/cluster/mirror/internal.h"
 
 #include "base/alloc.h"

@@ -3,8 +3,8 @@
  *
  * Happy path: ranks are slow, and the rule (daemon/core/slow/slow_leave.h) says that they leave their devices. etcd
  * gets a note that the job has left these devices. From then on no plan of the job gives them to its ranks. Then a
- * switch of the training ranks is planned, as after the loss of a node: to other devices, or to fewer. When its time is
- * over the device is offered to the job again, as one that joins.
+ * switch of the training ranks is planned, as after the loss of a node: to other devices, or to fewer. When the time
+ * for which a device is left is over, the device is offered to the job again, as one that joins.
  *
  * Failure modes: no configuration fits (min_gpus), or a switch aborts, and so do TRIES_MAX more: the devices are the
  * job's again, an event says why, and nothing is tried for as long as they would have been left. The controller dies:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks of a job that trains that are slower than the others: "on_straggler" of its description. daemon/core/slow
- * decides which ranks are slow. This file gives it the ranks' reports, and reports the result to people. Loop thread.
- */
+/* Finds ranks of a training job that are slower than the job's other ranks: "on_straggler" of its description.
+ * daemon/core/slow decides which ranks are slow. This file gives it the ranks' reports, and reports the result to
+ * people. Loop thread. */
 #pragma once
 
 #include "base/limits.h"

@@ -2,11 +2,11 @@
 /* The chunks environment of one job: LMDB values of CHUNK_VALUE bytes under ids from 1, and key 0, which says whose it
  * is.
  *
- * Happy path: take() hands out free chunks, those with touched pages first, and makes new ones in one short
- * transaction after the file's blocks have been reserved. A chunk is never deleted alone: when nothing refers to it,
- * it is free, with its blocks (warm) until trim() punches them out of the file (cold), all but the page that holds
- * LMDB's header. So a value's pages never move, LMDB's free list never has to find 256 neighbouring pages, and the
- * file's blocks follow what is used.
+ * Happy path: take() hands out free chunks, those with touched pages first, and makes new ones in one short transaction
+ * after the file's blocks have been reserved. A chunk is never deleted alone: when nothing refers to it, it is free. It
+ * keeps its blocks (warm) until trim() punches them out of the file, except for the page with LMDB's header (cold). So
+ * a value's pages never move, LMDB's free list never has to find 256 neighbouring pages, and the file's blocks follow
+ * what is used.
  *
  * Failure modes: ceiling, map or file system full is PTC_ENOSPC with nothing changed; a directory that is missing or
  * carries another store's id is PTC_ELOST, and so is an environment whose pages are damaged or whose values lie at

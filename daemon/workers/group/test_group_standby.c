@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which process that waits is taken for a start. The loop does not run here: so it has seen nothing of the end of one
- * that has ended, as in the moment before it does. */
+/* Which process that waits is taken for a start. The loop does not run in this test. So a process may have ended
+ * without ptcd having noticed, as in the moment before the loop sees it. */
 #include "daemon/workers/group/internal.h"
 
 #include "base/sys/sys.h"

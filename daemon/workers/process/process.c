@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The files of a process's folder, one "key value" a line, and what /proc says of a process. Unknown keys are skipped,
- * so that a ptcd reads what the helper of a later one has written. */
+ * so that an older ptcd can read what a newer ptc-exec has written (after going back a version). */
 #include "daemon/workers/process/process.h"
 
 #include "daemon/workers/process/spawn.h"

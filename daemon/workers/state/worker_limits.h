@@ -14,7 +14,7 @@
 #define WORKERS_TASKS_MAX     256
 #define WORKERS_DECLARED_MAX  (512u << 20) /* memory for one worker's declarations */
 #define WORKERS_CONNECTED_MS  15000        /* how long a call waits for ranks that connect again */
-#define WORKERS_GRACE_MS      10000        /* of a job that sets none */
+#define WORKERS_GRACE_MS      10000        /* in place of `grace: 0s`; of processes that no group of their job wants */
 #define WORKERS_GIVEN_UP_MS   2000         /* of ranks that are given up, unless their job sets less */
 #define WORKERS_KILLED_MS     5000         /* how long a start waits for a process that was killed */
 #define WORKERS_HELD_MAX_MS   240000       /* how long ranks are held at most, if etcd answers; ptc-exec waits longer */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Draws a switch. A cell of a rank after the switch is filled, from the bottom, by the bytes that stay, that the rank's
- * node has, and that come from other nodes. Lines join nodes that send and get; a line is as wide as its bytes. If only
- * sums are known, lines end at one bar in the middle, which stands for the network. A node that is down or drained lies
- * on a band, with its state below its name; what failed is crossed out; the legend explains the marks that are there.
- * Failure mode: memory. */
+/* Draws a switch. A cell of a rank after the switch is filled from the bottom with three shares: bytes that stay on the
+ * device, bytes from the rank's node, bytes from other nodes. Lines join nodes that send and get; a line is as wide as
+ * its bytes. If only sums are known, lines end at one bar in the middle, which stands for the network. A node that is
+ * down or drained lies on a band, with its state below its name; what failed is crossed out; the legend explains the
+ * marks that are there. Failure mode: memory. */
 #include "client/ctl/plans/picture/picture.h"
 
 #include "base/buf.h"
