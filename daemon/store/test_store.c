@@ -451,7 +451,7 @@ static void a_lower_ceiling_loses_nothing(void **state)
 	struct ptc_store_stats st;
 	struct ptc_table *t;
 	struct ptc_store *s;
-	unsigned long long more;
+	unsigned long long more = 0;
 	struct place p;
 	uint32_t e;
 	char *by;

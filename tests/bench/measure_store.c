@@ -184,7 +184,7 @@ int measure_store_round(struct measure_store *s, struct measure_store_round *ret
 		rc = read_spans(s, t, &ret->read_iov, err);
 	c = measure_start();
 	if (!rc)
-		rc = ptc_table_scrub(t, &bytes, err);
+		rc = ptc_table_scrub(t, NULL, NULL, &bytes, err);
 	ret->verify = measure_end(&c, (int64_t)s->m->bytes);
 	ptc_table_unref(t);
 	return rc ? rc : ptc_store_keep(s->store, s->key.uuid, NULL, 0, err);

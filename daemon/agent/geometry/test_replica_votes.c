@@ -129,11 +129,12 @@ static struct {
 /* Ranks 0 to n0 - 1 are on node n0, and so many more on n1; each has all tensors. */
 static void world(uint32_t ntensors, uint32_t n0, uint32_t n1)
 {
-	Ptc__V1__Generation which = PTC__V1__GENERATION__INIT;
+	Ptc__V1__Generation which;
 	struct ptc_config config;
 	char text[16];
 
 	memset(&w, 0, sizeof w);
+	ptc__v1__generation__init(&which);
 	for (uint32_t i = 0; i < ntensors; i++) {
 		snprintf(w.tensor_names[i], sizeof w.tensor_names[i], "t%03u", i);
 		w.tensors[i] =
