@@ -2003,6 +2003,29 @@ static void test_hold(void **state)
 	end(g); /* frozen ranks are ended, too */
 }
 
+/* A rank that somebody else lets go on is no longer held: its program may change its memory while it is copied. */
+static void test_hold_thawed(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "survives", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_slot_view *slots;
+	uint64_t held[2];
+	size_t n;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	hold_both(g, held);
+	assert_int_equal(kill(pid_of(g, 1), SIGCONT), 0);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+	assert_null(slots[0].not_held);
+	assert_string_equal(slots[1].not_held, "its process is no longer frozen");
+	ptc_workers_slots_done(t.w, slots, n);
+	ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
+	hold_both(g, held);
+	check_held(g, false);
+	end(g);
+}
+
 /* Whether a thread of the process waits in the kernel, uninterruptibly. */
 static bool any_waits(pid_t pid)
 {
@@ -3051,6 +3074,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_hold, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_waits_in_kernel, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_hold_thawed, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_unproven, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_goes_on, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_between, setup, teardown),

@@ -512,6 +512,8 @@ const char *ptc_worker_not_held(const struct group *g, const struct worker *k)
 		return why;
 	if (!k->hold.frozen || (k->hold.slow && !k->hold.read))
 		return "its process could not be frozen";
+	if (!ptc_process_frozen(&k->process, k->pid)) /* now: others may have thawed it (SIGCONT, ptc-exec) */
+		return "its process is no longer frozen";
 	if (!ptc_local_whole(k->page) || !ptc_local_step(k->page, &step))
 		return "it was in the middle of an update, and has not come to a boundary in time";
 	if (!device_is_there(k))
