@@ -66,7 +66,7 @@ class Leave(test_recover.Recover):
             job.check_whole(self)
 
     def test_warning(self):
-        """A job says how long it is warned, and create and plan say whether what a node alone has can be copied by then."""
+        """A job says how long it is warned, and create and plan say whether what a node alone has can be copied by then. create says, too, which timeouts contradict each other."""
         with self.cluster(nodes=2, devices=1, **FAST) as c:
             big = {"version": 1, "name": "big", "tensors": [{"name": "w", "dtype": "F32", "shape": [1 << 28]}], "rules": ROWS,
                    "gpus": {"2": "tp=2", "1": "tp=1"}, "warning": "1ms"}
@@ -81,6 +81,17 @@ class Leave(test_recover.Recover):
             self.assertEqual({"tp=2": 1 << 29, "tp=1": 1 << 30}, {k: v["bytes"] for k, v in said.items()})
             self.assertEqual([False, False], [v["fits"] for v in said.values()])
             self.assertEqual(2, r.stderr.count("warning: tp="), r.stderr)
+            live = {"version": 1, "name": "live", "run": {"argv": ["true"], "cwd": "/", "grace": "2m", "build_timeout": "1m"},
+                    "elastic": {"on_hang": "report", "hang_after": "1s"}}
+            with open(path, "w") as f:
+                json.dump(live, f)
+            r = c.ptcctl("job", "create", "-f", path, "--format", "json")
+            self.assertEqual(2, len(json.loads(r.stdout)["timeouts"]), r.stdout)
+            for said in (r"hang_after \(1s\) is not longer than lease_ttl", r"build_timeout \(1m\) is not longer than grace \(2m\)"):
+                self.assertRegex(r.stderr, f"(?m)^ptcctl: warning: {said}")
+            with open(path, "w") as f:
+                json.dump({**big, **live}, f) # lint needs tensors, and asks no node
+            self.assertIn("note: build_timeout (1m) is not longer than grace (2m)", c.ptcctl("rules", "lint", "-f", path).stdout)
             job = self.state_job(c, warning="1h")
             job.imported("tp=2")
             plan = c.json("plan", job.name, "--config", "tp=2")

@@ -1021,6 +1021,38 @@ class Recover(harness.Case):
                 self.assertEqual("tp=2,dp=2", after["config"])
                 self.check_end(c, job)
 
+    def thaw(self, pid):
+        """As somebody else may do: by the cgroup by which ptcd has frozen the process, and as without one."""
+        with open(f"/proc/{pid}/cgroup") as f:
+            own = next(line.strip()[3:] for line in f if line.startswith("0::"))
+        for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+            freeze = f"{mount}{own}/cgroup.freeze"
+            if own != "/" and os.path.exists(freeze):
+                with open(freeze, "w") as f:
+                    f.write("0")
+        os.kill(pid, signal.SIGCONT)
+
+    def test_thawed_while_copied(self):
+        """Somebody else lets a rank go on while its memory is copied: its node is left out, and the other one has all of the state."""
+        env = {"n1": {"PTC_FAULT_FILE": self.path("fault"), "PTC_FAULT_LIST": self.path("points")}}
+        harness.replace_file(self.path("fault"), "")
+
+        def copies():
+            with open(self.path("points")) as f:
+                return "agent.capture.middle" in f.read().split()
+        with self.cluster(nodes=3, devices=2, env=env, **FAST) as c:
+            job = self.job(c, "fail", survive=1, every=1000000, elastic={"min_gpus": 2, "max_gpus": 6})
+            job.run("tp=2,dp=3")
+            before = self.trains(c, job)
+            harness.replace_file(self.path("fault"), "agent.capture.middle=hold")
+            c.power_off("n2")
+            wait_for(copies, 60 * PATIENCE, "a copy on n1", 0.02)
+            self.thaw(next(r["pid"] for r in before["run"]["ranks"] if r["node"] == "n1"))
+            harness.replace_file(self.path("fault"), "")
+            self.check_survived(c, job, before, "n2")
+            self.assertIn(" without n1, n2:", self.events(c, job, "left_out")[0]["text"])
+            self.check_end(c, job)
+
     def two_steps(self, c, job, before, which="", behind=(1, 3, 5)):
         """Until those ranks are a step behind the others: they do not learn that all have ended theirs."""
         path = os.path.join(job.logs, f"late-l{before['run']['incarnation']}")

@@ -161,6 +161,32 @@ int __wrap_ptc_cluster_steps(struct ptc_cluster *c, const char *lane, const stru
 	return 0;
 }
 
+struct ptc_job_view *__wrap_ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uuid);
+struct ptc_job_view *__wrap_ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uuid)
+{
+	(void)c, (void)uuid;
+	return NULL;
+}
+
+static bool rests; /* the core is at rest; else it is as it was made */
+
+enum ptc_job_phase __real_ptc_job_phase(const struct ptc_job *job);
+enum ptc_job_phase __wrap_ptc_job_phase(const struct ptc_job *job);
+enum ptc_job_phase __wrap_ptc_job_phase(const struct ptc_job *job)
+{
+	return rests ? PTC_JOB_IDLE : __real_ptc_job_phase(job);
+}
+
+static const char *told_kind, *told_text; /* of the last event; the text without its values */
+
+void __wrap_ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt, ...);
+void __wrap_ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt, ...)
+{
+	(void)c, (void)uuid;
+	told_kind = kind;
+	told_text = fmt;
+}
+
 /* ---- the cases ---- */
 
 static struct ptc_job_view job = {
@@ -314,9 +340,72 @@ static void a_successor_commits_no_odd_replica(void **state)
 	assert_int_equal(agreed(1), 0);
 }
 
+/* A snapshot of held ranks is committed by a controller that has not begun it: the loss counts all the same. One for a
+ * node that is left is none. */
+static void a_successor_counts_the_loss(void **state)
+{
+	struct ptc_controller *ctl = all.list[0];
+	struct ptc_record_doc r = { .step = 10 };
+
+	(void)state;
+	ctl->intent = (struct ptc_intent_doc){ .kind = PTC_SWITCH_SNAPSHOT, .held = true, .stop = 20, .reached = 21 };
+	ptc_recovery_halts(ctl, &r);
+	assert_true(r.recovery == PTC_RECOVERY_NODE && r.reached == 21);
+	assert_true(r.restarted_ms > 0 && r.restarts == 0 && r.failed_step == 21);
+	ctl->intent.stop = 21; /* no further than before */
+	for (uint32_t n = 1; n < 4; n++) {
+		ptc_recovery_halts(ctl, &r);
+		assert_true(r.restarts == n && r.failed_step == 21);
+	}
+	ctl->intent.held = false;
+	ctl->intent.leaves = true;
+	ptc_recovery_halts(ctl, &r);
+	assert_true(r.restarts == 3 && r.failed_step == 21);
+	ctl->intent.leaves = false;
+	ctl->intent.held = true;
+	ctl->intent.stop = 22;
+	ptc_recovery_halts(ctl, &r);
+	assert_true(r.restarts == 0 && r.failed_step == 22);
+}
+
+static unsigned halts;
+
+static int take_halt(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
+{
+	(void)ctl, (void)err;
+	halts += r->kind == PTC_SWITCH_HALT && r->end == PTC_RUN_FAILED;
+	return 0;
+}
+
+/* ... and after as many as the job allows it is not started again. */
+static void a_successor_gives_up(void **state)
+{
+	struct ptc_controller *ctl = all.list[0];
+
+	(void)state;
+	ctl->has_record = true;
+	ctl->record.run = PTC_RUN_FAILED;
+	ctl->record.recovery = PTC_RECOVERY_NODE;
+	ctl->record.restarts = 3;
+	ctl->record.failed_step = 21;
+	ctl->recovery.has_elastic = true;
+	ctl->recovery.elastic.max_restarts = 2;
+	ctl->submit = take_halt;
+	halts = 0;
+	rests = true;
+	ptc_recovery_tick(ctl);
+	rests = false;
+	assert_int_equal(1, halts);
+	assert_string_equal("gave_up", told_kind);
+	assert_non_null(strstr(told_text, "its ranks were lost again, with the controller"));
+	ctl->has_record = false;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_successor_counts_the_loss, take, lose),
+		cmocka_unit_test_setup_teardown(a_successor_gives_up, take, lose),
 		cmocka_unit_test_setup_teardown(a_finish_lets_ranks_go, take, lose),
 		cmocka_unit_test_setup_teardown(an_abort_lets_ranks_go, take, lose),
 		cmocka_unit_test_setup_teardown(a_switch_that_holds_none_lets_none_go, take, lose),

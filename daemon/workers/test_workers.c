@@ -20,6 +20,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/number/digest.h"
+#include "base/sys/child.h"
 #include "base/sys/fault.h"
 #include "base/sys/sys.h"
 
@@ -33,6 +34,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -342,6 +344,24 @@ static int rank_updates(void)
 	return fd;
 }
 
+/* The kernel lets nobody stop a thread that waits until its child executes a program. That of rank 1 does so only once
+ * somebody writes to the file. */
+static void *spawn_slowly(void *arg)
+{
+	char name[] = "true", *argv[] = { name, NULL }, path[256];
+	posix_spawn_file_actions_t files;
+	pid_t pid;
+
+	(void)arg;
+	snprintf(path, sizeof path, "%s/spawns", getenv("PTC_TEST_DIR"));
+	rank_check(posix_spawn_file_actions_init(&files) == 0 &&
+			   posix_spawn_file_actions_addopen(&files, 0, path, O_RDONLY, 0) == 0 &&
+			   posix_spawnp(&pid, argv[0], &files, NULL, argv, environ) == 0,
+		   NULL, "spawn");
+	waitpid(pid, NULL, 0);
+	return NULL;
+}
+
 static int rank_main(int argc, char **argv)
 {
 	const char *how = argc > 2 ? argv[2] : "";
@@ -378,6 +398,8 @@ static int rank_main(int argc, char **argv)
 		rank_maps(&r);
 	if (strcmp(how, "survives") == 0 && getenv("PTC_TEST_DIR"))
 		r.updates = rank_updates();
+	if (strcmp(how, "spawns") == 0 && strcmp(getenv("RANK"), "1") == 0)
+		rank_check(pthread_create(&(pthread_t){ 0 }, NULL, spawn_slowly, NULL) == 0, NULL, "thread");
 	r.gen.size = sizeof r.gen;
 	while ((rc = ptc_next(r.c, &r.gen)) == 1) {
 		rank_rendezvous(&r);
@@ -395,7 +417,7 @@ static int rank_main(int argc, char **argv)
 		       (unsigned long long)r.gen.start_step);
 		fflush(stdout);
 		if (strcmp(how, "survives") == 0 || strcmp(how, "leaves") == 0 || strcmp(how, "meets") == 0 ||
-		    strcmp(how, "twice") == 0 || strcmp(how, "left") == 0)
+		    strcmp(how, "twice") == 0 || strcmp(how, "left") == 0 || strcmp(how, "spawns") == 0)
 			rank_check(ptc_survive(r.c, 1) == 0, r.c, "survive");
 		if (strcmp(how, "later") == 0)
 			rank_check(ptc_on_stop(r.c, rank_later, &r) == 0, r.c, "on_stop");
@@ -1981,6 +2003,91 @@ static void test_hold(void **state)
 	end(g); /* frozen ranks are ended, too */
 }
 
+/* A rank that somebody else lets go on is no longer held: its program may change its memory while it is copied. */
+static void test_hold_thawed(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "survives", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_slot_view *slots;
+	uint64_t held[2];
+	size_t n;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	hold_both(g, held);
+	assert_int_equal(kill(pid_of(g, 1), SIGCONT), 0);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+	assert_null(slots[0].not_held);
+	assert_string_equal(slots[1].not_held, "its process is no longer frozen");
+	ptc_workers_slots_done(t.w, slots, n);
+	ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
+	hold_both(g, held);
+	check_held(g, false);
+	end(g);
+}
+
+/* Whether a thread of the process waits in the kernel, uninterruptibly. */
+static bool any_waits(pid_t pid)
+{
+	struct ptc_process_stat st = { .state = '?' };
+	struct dirent *e;
+	char path[64];
+	DIR *d;
+
+	snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+	d = opendir(path);
+	assert_non_null(d);
+	while (st.state != 'D' && (e = readdir(d)))
+		(void)ptc_process_stat((pid_t)atoi(e->d_name), &st); /* of a thread it is the thread's */
+	closedir(d);
+	return st.state == 'D';
+}
+
+/* A controller waits no longer for an answer. */
+static bool takes_long(void *until_ns)
+{
+	return ptc_sys_now_ns() > *(int64_t *)until_ns;
+}
+
+/* A rank that the kernel does not freeze is not held; the other is, and nobody waits for long. Once the kernel can
+ * freeze the rank, it is held, too. */
+static void test_hold_waits_in_kernel(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "spawns", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_slot_view *slots;
+	char env[96], path[128];
+	int64_t until_ns;
+	struct ptc_wait in_time = { .cancelled = takes_long, .arg = &until_ns };
+	uint64_t held[2];
+	size_t n;
+	int fd;
+
+	(void)state;
+	snprintf(env, sizeof env, "PTC_TEST_DIR=%s", t.dir);
+	snprintf(path, sizeof path, "%s/spawns", t.dir);
+	g->env[1] = env;
+	assert_int_equal(mkfifo(path, 0600), 0);
+	start_generation(g, NULL, 0);
+	goes_on();
+	while (!any_waits(pid_of(g, 1)))
+		nap_us(1000);
+	until_ns = ptc_sys_now_ns() + INT64_C(15000000000);
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, 0, &in_time, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+	assert_int_equal(n, 2);
+	assert_null(slots[0].not_held);
+	assert_string_equal(slots[1].not_held, "its process could not be frozen");
+	ptc_workers_slots_done(t.w, slots, n);
+	ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	hold_both(g, held);
+	check_held(g, false);
+	close(fd);
+	end(g);
+}
+
 /* Ranks that are given up while they are held begin no update any more: others go on from that step. */
 static void test_hold_given_up(void **state)
 {
@@ -2966,6 +3073,8 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_whole, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_hold_waits_in_kernel, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_hold_thawed, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_unproven, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_goes_on, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_between, setup, teardown),

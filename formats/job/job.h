@@ -167,8 +167,7 @@ struct ptc_job_desc {
  * directory. rules_path: directories with rule sets NAME.yaml, separated by ':'. NULL: the job must write out its
  * rules. */
 int ptc_job_read(const char *path, const char *rules_path, struct ptc_job_desc *ret_job, struct ptc_error *err);
-/* Reads job.yaml from memory. `what` names the text in errors. tensors.from is relative to `dir` (NULL: it is refused).
- */
+/* Reads job.yaml from memory. `what` names the text in errors. tensors.from is relative to `dir` (NULL: refused). */
 int ptc_job_from_yaml(const char *what, const void *data, size_t len, const char *dir, const char *rules_path,
 		      struct ptc_job_desc *ret_job, struct ptc_error *err);
 /* Reads the canonical JSON, of at most PTC_SPEC_MAX_BYTES. Opens no file. */
@@ -184,15 +183,16 @@ int ptc_job_check_states(const struct ptc_job_desc *job, struct ptc_error *err);
 int ptc_job_resolve_run(struct ptc_job_desc *job, const char *cwd, char *const *environment, struct ptc_error *err);
 /* Makes the canonical JSON; ptc_free it. Equal descriptions give equal bytes within one version. */
 int ptc_job_to_json(const struct ptc_job_desc *job, char **ret_json, size_t *ret_len, struct ptc_error *err);
-/* A hash of the description, 32 hex digits and a NUL. Equal descriptions have equal hashes, whichever versions write
- * and read them. */
+/* A hash of the description, 32 hex digits and a NUL: equal for equal ones, whichever versions write and read them. */
 int ptc_job_hash(const struct ptc_job_desc *job, char ret_hex[33], struct ptc_error *err);
 void ptc_job_desc_done(struct ptc_job_desc *job);
-/* The number from which the job's random streams are derived (docs/job.md): its seed, or the first 16 hexadecimal
- * digits of its uuid. */
+/* From which the job's random streams are derived (docs/job.md): its seed, or the first 16 digits of its uuid. */
 uint64_t ptc_job_seed(const struct ptc_job_desc *job, const char *uuid);
 /* The configuration for n devices in the gpus table; NULL: the table has none. */
 const struct ptc_config *ptc_job_config_for(const struct ptc_job_desc *job, uint32_t n);
+/* The i-th pair of the job's timeouts that contradict each other (docs/timeouts.md), as a line for a person; false:
+ * there is none. lease_ttl_ms: that of the nodes; 0: not known. */
+bool ptc_job_timeout_clash(const struct ptc_job_desc *job, uint64_t lease_ttl_ms, size_t i, char *buf, size_t size);
 /* The rule sets deploy/rules/NAME.yaml of this build, in name order; the last one's name is NULL. */
 struct ptc_rule_set {
 	const char *name, *text;

@@ -9,10 +9,12 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/number/search.h"
+#include "base/number/units.h"
 #include "formats/doc_rows.h"
 #include "formats/names.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -295,6 +297,41 @@ int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *roo
 	if (!rc)
 		rc = ptc_doc_read_to(d->doc, root, NULL, &ptc_job_live_table, d->job, d->err);
 	return rc ? rc : check_live(d, root);
+}
+
+struct timeouts {
+	bool counts;
+	const char *shorter, *longer; /* what they should be */
+	uint64_t shorter_ms, longer_ms;
+	const char *so;
+};
+
+bool ptc_job_timeout_clash(const struct ptc_job_desc *job, uint64_t lease_ttl_ms, size_t i, char *buf, size_t size)
+{
+	const struct ptc_job_elastic *e = &job->elastic;
+	const struct ptc_job_run *r = &job->run;
+	const uint64_t hang_ms = e->hang_after_ms ? e->hang_after_ms : PTC_JOB_HANG_AFTER_MS;
+	const struct timeouts rules[] = {
+		{ e->on_hang == PTC_JOB_HANG_RECOVER, "hang_after", "boundary_timeout", hang_ms, r->boundary_timeout_ms,
+		  "a switch that waits for a rank that hangs is aborted before `on_hang: recover` acts" },
+		{ e->on_hang && lease_ttl_ms, "lease_ttl", "hang_after", lease_ttl_ms, hang_ms,
+		  "ranks that wait for a lost node count as hanging before the node counts as down" },
+		{ true, "grace", "build_timeout", r->grace_ms, r->build_timeout_ms,
+		  "a switch gives up new ranks before old ones that do not end by themselves are killed" },
+	};
+	char shorter[PTC_UNITS_MAX], longer[PTC_UNITS_MAX];
+
+	for (size_t k = 0; job->has_run && k < PTC_ARRAY_LEN(rules); k++) {
+		const struct timeouts *t = &rules[k];
+
+		if (!t->counts || t->shorter_ms < t->longer_ms || i--)
+			continue;
+		snprintf(buf, size, "%s (%s) is not longer than %s (%s), so %s (docs/timeouts.md)", t->longer,
+			 ptc_units_print_ms(t->longer_ms, longer), t->shorter,
+			 ptc_units_print_ms(t->shorter_ms, shorter), t->so);
+		return true;
+	}
+	return false;
 }
 
 uint64_t ptc_job_seed(const struct ptc_job_desc *job, const char *uuid)

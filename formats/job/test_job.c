@@ -730,6 +730,51 @@ static void same_hash(const char *yaml, const char *other)
 	ptc_job_desc_done(&b);
 }
 
+/* The lines of all clashes, in their order; "": there are none. */
+static const char *clashes(const char *yaml, uint64_t lease_ttl_ms)
+{
+	static char all[2000];
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc job = { 0 };
+	size_t len = 0;
+
+	if (decode(yaml, &job, &err))
+		fail_msg("%s", err.text);
+	all[0] = '\0';
+	for (size_t i = 0; ptc_job_timeout_clash(&job, lease_ttl_ms, i, all + len, sizeof all - len); i++) {
+		len += strlen(all + len);
+		all[len++] = '\n';
+		all[len] = '\0';
+	}
+	ptc_job_desc_done(&job);
+	return all;
+}
+
+static void test_timeouts(void **state)
+{
+	(void)state;
+	assert_string_equal(clashes(HEAD "rules: [{match: '*'}]\n", 5000), "");
+	assert_string_equal(clashes(LIVE "elastic: {on_hang: recover}\n", 5000), "");
+	assert_string_equal(clashes(LIVE "  boundary_timeout: 5m\nelastic: {on_hang: recover}\n", 5000),
+			    "boundary_timeout (5m) is not longer than hang_after (10m), so a switch that waits for a "
+			    "rank that hangs is aborted before `on_hang: recover` acts (docs/timeouts.md)\n");
+	assert_string_equal(clashes(LIVE "  boundary_timeout: 5m\nelastic: {on_hang: report}\n", 5000), "");
+	assert_string_equal(clashes(LIVE "  boundary_timeout: 5m\nelastic: {on_hang: recover, hang_after: 4m}\n", 5000),
+			    "");
+	assert_string_equal(clashes(LIVE "elastic: {on_hang: report, hang_after: 5s}\n", 5000),
+			    "hang_after (5s) is not longer than lease_ttl (5s), so ranks that wait for a lost node "
+			    "count as hanging before the node counts as down (docs/timeouts.md)\n");
+	assert_string_equal(clashes(LIVE "elastic: {on_hang: report, hang_after: 6s}\n", 5000), "");
+	assert_string_equal(clashes(LIVE "elastic: {on_hang: report, hang_after: 1s}\n", 0), "");
+	assert_string_equal(clashes(LIVE "  grace: 2m\n  build_timeout: 90s\n", 5000),
+			    "build_timeout (90s) is not longer than grace (2m), so a switch gives up new ranks before "
+			    "old ones that do not end by themselves are killed (docs/timeouts.md)\n");
+	assert_non_null(strstr(clashes(LIVE "  grace: 2m\n  build_timeout: 90s\n  boundary_timeout: 1s\n"
+					    "elastic: {on_hang: recover, hang_after: 2s}\n",
+				       3000),
+			       "(2s), so a switch"));
+}
+
 /* What the planner is told is carried, in a form that comes back the same. */
 static void test_planning(void **state)
 {
@@ -1564,6 +1609,7 @@ int main(void)
 		cmocka_unit_test(test_json_memory),
 		cmocka_unit_test(test_files),
 		cmocka_unit_test(test_planning),
+		cmocka_unit_test(test_timeouts),
 		cmocka_unit_test(test_copies),
 		cmocka_unit_test(test_archive),
 		cmocka_unit_test(test_hang),

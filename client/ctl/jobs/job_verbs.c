@@ -41,6 +41,15 @@ static void warn_of_leaving(const json_t *created)
 	}
 }
 
+static void warn_of_timeouts(const json_t *created)
+{
+	const json_t *line;
+	size_t i;
+
+	json_array_foreach(json_object_get(created, "timeouts"), i, line)
+		fprintf(stderr, "ptcctl: warning: %s\n", json_string_value(line) ? json_string_value(line) : "?");
+}
+
 void ctl_job_note_loss(const struct ctl *c, const json_t *created)
 {
 	const json_t *line;
@@ -63,9 +72,12 @@ static int print_created(const struct ctl *c, const char *uuid, const char *json
 	if (!rc && doc && json_is_object(more))
 		json_object_update(doc, more);
 	warn_of_leaving(more);
+	warn_of_timeouts(more);
 	ctl_job_note_loss(c, more);
-	if (doc && !c->json)
-		json_object_del(doc, "node_loss"); /* it has been said */
+	if (doc && !c->json) { /* they have been said */
+		json_object_del(doc, "node_loss");
+		json_object_del(doc, "timeouts");
+	}
 	if (!rc)
 		text = doc ? ptc_json_text(doc) : NULL;
 	if (!rc)

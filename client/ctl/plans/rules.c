@@ -104,7 +104,10 @@ static int check_job(const struct ctl *c, struct report *r, const struct ptc_job
 {
 	struct tried tried = { 0 };
 	int rc = list_configs(c, job, &tried, err);
+	char line[400];
 
+	for (size_t i = 0; ptc_job_timeout_clash(job, 0, i, line, sizeof line); i++)
+		found(r, false, line);
 	if (rc == 0)
 		rc = ptc_spec_review(&job->spec, found, r, err);
 	if (rc == 0)
@@ -163,8 +166,8 @@ const struct ctl_verb ctl_rules_lint = {
 	.about = "Check a job file's rules against its tensors and configurations",
 	.help = "ptcctl computes the layout under each configuration of the job's `gpus` table, and of each\n"
 		"--config. It refuses rules that are ambiguous, that overlap, or that leave a part of a\n"
-		"tensor uncovered; the error names tensor, axis and sizes. The exit status is 1 if anything\n"
-		"is wrong.\n",
+		"tensor uncovered; the error names tensor, axis and sizes. It notes timeouts of the job that\n"
+		"contradict each other. The exit status is 1 if anything is wrong.\n",
 	CTL_OPTIONS(options),
 	.run = run_lint,
 };

@@ -206,12 +206,15 @@ static int still_held(struct ptc_capture *c, struct ptc_error *err)
 {
 	struct ptc_group now = { 0 };
 	int rc = ptc_group_open(c->agent, &c->g->allocation, c->self, &c->group.key, &now, err);
-	size_t n = 0;
 
-	for (size_t i = 0; !rc && i < now.n; i++)
-		n += is_kept(c, &now.v[i]);
-	if (!rc && n < c->group.n)
-		rc = ptc_error_set(err, PTC_ELOST, "ranks here were let go while their memory was copied");
+	for (size_t i = 0; !rc && i < c->group.n; i++) {
+		bool kept = false;
+
+		for (size_t k = 0; k < now.n; k++)
+			kept |= now.v[k].rank.rank == c->group.v[i].rank.rank && is_kept(c, &now.v[k]);
+		if (!kept)
+			rc = ptc_error_set(err, PTC_ELOST, "ranks here went on while their memory was copied");
+	}
 	ptc_group_close(&now);
 	return rc;
 }

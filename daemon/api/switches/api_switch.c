@@ -212,6 +212,19 @@ static int table_json(struct ptc_daemon *d, const struct ptc_job_desc *desc, jso
 	return 0;
 }
 
+/* Lines for a person; NULL: there are none. */
+static json_t *timeouts_json(const struct ptc_daemon *d, const struct ptc_job_desc *desc)
+{
+	json_t *lines = NULL;
+	char line[400];
+
+	for (size_t i = 0; ptc_job_timeout_clash(desc, d->config.lease_ttl_ms, i, line, sizeof line); i++) {
+		lines = lines ? lines : json_array();
+		json_array_append_new(lines, json_string(line));
+	}
+	return lines;
+}
+
 static int create_json(struct ptc_daemon *d, const struct ptc_job_desc *desc, const char *uuid, char **ret_json,
 		       struct ptc_error *err)
 {
@@ -225,9 +238,9 @@ static int create_json(struct ptc_daemon *d, const struct ptc_job_desc *desc, co
 	}
 	for (size_t i = 0; i < ptc_spec_items(&desc->spec); i++)
 		bytes += ptc_item_bytes(&desc->spec, i);
-	root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:o, s:o}", "version", 1, "job", desc->spec.name, "uuid", uuid,
-			 "tensors", (json_int_t)desc->spec.ntensors, "state_bytes", (json_int_t)bytes, "gpus", sizes,
-			 "node_loss", ptc_loss_described(desc));
+	root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:o, s:o, s:o*}", "version", 1, "job", desc->spec.name, "uuid",
+			 uuid, "tensors", (json_int_t)desc->spec.ntensors, "state_bytes", (json_int_t)bytes, "gpus",
+			 sizes, "node_loss", ptc_loss_described(desc), "timeouts", timeouts_json(d, desc));
 	*ret_json = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return *ret_json ? 0 : ptc_nomem(err);

@@ -211,13 +211,28 @@ static uint32_t most_restarts(const struct ptc_recovery *r)
 }
 
 /* A loss counts if no snapshot was made beyond the step of the loss before: then the program itself may be what takes
- * its nodes down. False: that has happened as often as the job allows, so mark says that it is not started again. */
+ * its nodes down. step: from which the job goes on. */
+static bool is_further(const struct ptc_record_doc *m, uint64_t step)
+{
+	return !m->restarted_ms || step > m->failed_step;
+}
+
+static void add_loss(struct ptc_record_doc *m, uint64_t step)
+{
+	bool further = is_further(m, step);
+
+	m->restarts = further ? 0 : m->restarts + 1;
+	if (further)
+		m->restarted_ms = ptc_sys_realtime_ms();
+	m->failed_step = PTC_MAX(m->reached, step);
+}
+
+/* False: that has happened as often as the job allows, so mark says that it is not started again. */
 static bool count_loss(struct ptc_controller *ctl, const char *node)
 {
 	struct ptc_record_doc *m = &ctl->recovery.mark;
-	bool further = !m->restarted_ms || m->step > m->failed_step;
 
-	if (!further && m->restarts >= most_restarts(&ctl->recovery)) {
+	if (!is_further(m, m->step) && m->restarts >= most_restarts(&ctl->recovery)) {
 		m->recovery = PTC_RECOVERY_NONE;
 		will_tell(ctl, "gave_up",
 			  "node %s is lost, and the job stops: there is no snapshot beyond step %llu, which had been "
@@ -226,10 +241,7 @@ static bool count_loss(struct ptc_controller *ctl, const char *node)
 			  node, (unsigned long long)m->failed_step, m->restarts);
 		return false;
 	}
-	m->restarts = further ? 0 : m->restarts + 1;
-	if (further)
-		m->restarted_ms = ptc_sys_realtime_ms();
-	m->failed_step = PTC_MAX(m->reached, m->step);
+	add_loss(m, m->step);
 	return true;
 }
 
@@ -241,9 +253,10 @@ void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc 
 	if (!ours && (ctl->intent.held || ctl->intent.leaves)) { /* held: begun by another controller, which has gone */
 		to->recovery = PTC_RECOVERY_NODE;
 		to->reached = ctl->intent.reached;
+		if (ctl->intent.held) /* too many are seen when the job is to start: what it allows is not read here */
+			add_loss(to, ctl->intent.stop);
 		return;
 	}
-
 	to->recovery = ours ? r->mark.recovery : PTC_RECOVERY_NONE;
 	to->reached = ours ? r->mark.reached : 0;
 	to->restarts = ours ? r->mark.restarts : 0;
@@ -613,7 +626,14 @@ static void give_up(struct ptc_controller *ctl)
 	make_halt(ctl, &r);
 	if (ctl->submit(ctl, &r, &err) != 0)
 		return;
-	if (ctl->recovery.owed > most_restarts(&ctl->recovery))
+	if (ctl->record.restarts > most_restarts(&ctl->recovery))
+		ptc_event(ctl->all->cluster, ctl->uuid, "gave_up",
+			  "the job stops: its ranks were lost again, with the controller, and step %llu had been "
+			  "reached then; %u restarts count by now, and at most %u may (`max_restarts`); does the "
+			  "program take its nodes down?",
+			  (unsigned long long)ctl->record.failed_step, ctl->record.restarts,
+			  most_restarts(&ctl->recovery));
+	else if (ctl->recovery.owed > most_restarts(&ctl->recovery))
 		ptc_event(ctl->all->cluster, ctl->uuid, "gave_up",
 			  "the job stops, for %u restarts count by now, and at most %u may (`max_restarts`); the last "
 			  "came to nothing after its ranks had been started: %s",
@@ -649,7 +669,7 @@ static void start_again(struct ptc_controller *ctl, const struct parts *p)
 
 	if (!r->has_elastic) {
 		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
-	} else if (r->fails >= TRIES_MAX || r->owed > most_restarts(r)) {
+	} else if (r->fails >= TRIES_MAX || PTC_MAX(r->owed, ctl->record.restarts) > most_restarts(r)) {
 		give_up(ctl);
 	} else if (r->owed > ctl->record.restarts) {
 		write_tries(ctl);

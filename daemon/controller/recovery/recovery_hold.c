@@ -25,9 +25,9 @@
 #include <string.h>
 
 #define HOLD_MS     60000 /* nodes let their ranks go by themselves after */
-#define ASK_MS      15000 /* longer than an update may take to its end (WORKERS_UPDATE_MS), unless steps are long */
+#define ASK_MS      15000 /* longer than WORKERS_UPDATE_MS and WORKERS_FREEZE_MS together, */
 #define LET_GO_MS   5000
-#define ASK_STEPS   4
+#define ASK_STEPS   4                    /* .. and than an update of long steps */
 #define PATIENCE_NS INT64_C(60000000000) /* for all of it */
 
 struct ptc_held_rank {

@@ -480,9 +480,7 @@ static bool reap(const struct helper *h, int *ret_status)
 /* No ptcd is left that would thaw the program: none holds it for so long. */
 static void thaw_left(const struct helper *h)
 {
-	struct stat st;
-
-	if (stat("held", &st) != 0 || time(NULL) - st.st_mtime < HELD_MAX_S)
+	if (ptc_process_held_s("") < HELD_MAX_S)
 		return;
 	if (*h->cgroup)
 		(void)ptc_cgroup_freeze(h->cgroup, false);

@@ -4,6 +4,7 @@
 #include "daemon/workers/process/freeze.h"
 
 #include "daemon/workers/process/cgroup.h"
+#include "daemon/workers/process/process.h"
 
 #include "base/cleanup.h"
 #include "base/sys/child.h"
@@ -26,11 +27,10 @@ static const char *held_path(const struct ptc_process *p, char path[sizeof p->di
 
 int ptc_process_freeze(const struct ptc_process *p, struct ptc_error *err)
 {
-	char path[sizeof p->dir + 8];
-	ptc_auto_close int fd = open(held_path(p, path), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	int rc = ptc_process_held_write(p->dir, err);
 
-	if (fd < 0)
-		return ptc_error_errno(err, errno, "cannot write %s", path);
+	if (rc)
+		return rc;
 	if (*p->cgroup && ptc_cgroup_freeze(p->cgroup, true) == 0)
 		return 0;
 	return ptc_process_signal(p, SIGSTOP, err);
@@ -83,9 +83,7 @@ void ptc_process_thaw(const struct ptc_process *p)
 
 void ptc_process_stays_frozen(const struct ptc_process *p)
 {
-	char path[sizeof p->dir + 8];
-
-	(void)utimensat(AT_FDCWD, held_path(p, path), NULL, AT_SYMLINK_NOFOLLOW);
+	(void)ptc_process_held_write(p->dir, NULL);
 }
 
 void ptc_process_thaw_left(const struct ptc_process *p)

@@ -14,6 +14,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define FILE_MAX_BYTES 4096
@@ -115,6 +117,37 @@ void ptc_process_cgroup_read(const char *dir, char ret_cgroup[PTC_EXEC_PATH_MAX]
 	value(text, "boot", then, sizeof then);
 	if (strcmp(then, now) == 0)
 		value(text, "path", ret_cgroup, PTC_EXEC_PATH_MAX);
+}
+
+int ptc_process_held_write(const char *dir, struct ptc_error *err)
+{
+	char path[PTC_EXEC_PATH_MAX + 16], text[64];
+	ptc_auto_close int fd =
+		open(in_dir(dir, "held", path, sizeof path), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	int n = snprintf(text, sizeof text, "since %020" PRId64 "\n", ptc_sys_now_ns() / 1000000000);
+
+	if (fd < 0)
+		return ptc_error_errno(err, errno, "cannot write %s", path);
+	if (pwrite(fd, text, (size_t)n, 0) != n && ftruncate(fd, 0) == 0)
+		(void)futimens(fd, NULL); /* the disk is full: by the file's own time then */
+	return 0;
+}
+
+int64_t ptc_process_held_s(const char *dir)
+{
+	char path[PTC_EXEC_PATH_MAX + 16], number[24];
+	char text[FILE_MAX_BYTES];
+	struct stat st;
+	int64_t since;
+
+	if (stat(in_dir(dir, "held", path, sizeof path), &st) != 0)
+		return -1;
+	if (read_text(path, text, NULL) == 0) {
+		value(text, "since", number, sizeof number);
+		if (sscanf(number, "%" SCNd64, &since) == 1)
+			return PTC_MAX(ptc_sys_now_ns() / 1000000000 - since, 0);
+	}
+	return PTC_MAX((int64_t)(time(NULL) - st.st_mtime), 0);
 }
 
 uint64_t ptc_process_log_begin(int fd)

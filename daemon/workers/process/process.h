@@ -71,4 +71,10 @@ struct ptc_process_label {
 bool ptc_process_label_write(const char *dir, const struct ptc_process_label *l);
 bool ptc_process_label_read(const char *dir, struct ptc_process_label *ret_label);
 
+/* The file `held`: since when the process has been frozen, by CLOCK_MONOTONIC. That is ptcd's clock for holds: nobody
+ * sets it, and it stands while the machine sleeps. Where an older ptcd has written the file, its time in the file
+ * system counts. It is not synced. Writing begins the time anew. */
+int ptc_process_held_write(const char *dir, struct ptc_error *err);
+int64_t ptc_process_held_s(const char *dir); /* for how long, in seconds; -1: it is not frozen */
+
 int ptc_process_boot_id(char ret_boot[37], struct ptc_error *err);

@@ -3,6 +3,7 @@
  * process group only. The place of ptcd is taken by this test, or by a child of it that is killed. Each case ends by
  * looking for what it may have left: folders, cgroups, processes, descriptors. */
 #include "daemon/workers/process/cgroup.h"
+#include "daemon/workers/process/freeze.h"
 #include "daemon/workers/process/priority.h"
 #include "daemon/workers/process/process.h"
 #include "daemon/workers/process/spawn.h"
@@ -770,6 +771,43 @@ static void outlives_its_helper(void **state)
 	ptc_process_remove(&p, false);
 }
 
+/* As if the file was last written so many seconds ago, by the file system's clock. */
+static void age(const char *path, int64_t s)
+{
+	struct timespec then[2] = { { .tv_sec = time(NULL) - s }, { .tv_sec = time(NULL) - s } };
+
+	assert_int_equal(utimensat(AT_FDCWD, path, then, 0), 0);
+}
+
+/* Whatever becomes of the wall clock; a file of an older ptcd has nothing but its time. */
+static void it_is_known_for_how_long_it_is_frozen(void **state)
+{
+	struct ptc_process p = run("while [ ! -e go ]; do sleep 0.01; done");
+	char path[400];
+	FILE *f;
+
+	(void)state;
+	snprintf(path, sizeof path, "%s/held", p.dir);
+	assert_int_equal(ptc_process_held_s(p.dir), -1);
+	assert_int_equal(ptc_process_freeze(&p, NULL), 0);
+	age(path, 3600);
+	assert_in_range(ptc_process_held_s(p.dir), 0, 60);
+	f = fopen(path, "w");
+	fprintf(f, "since %lld\n", (long long)(ptc_sys_now_ns() / 1000000000 - 400));
+	assert_int_equal(fclose(f), 0);
+	assert_in_range(ptc_process_held_s(p.dir), 400, 460);
+	ptc_process_stays_frozen(&p);
+	assert_in_range(ptc_process_held_s(p.dir), 0, 60);
+	assert_int_equal(truncate(path, 0), 0);
+	age(path, 3600);
+	assert_in_range(ptc_process_held_s(p.dir), 3600, 3660);
+	ptc_process_thaw(&p);
+	assert_int_equal(ptc_process_held_s(p.dir), -1);
+	touch("go");
+	assert_true(ptc_process_wait(&p, -1));
+	ptc_process_remove(&p, false);
+}
+
 /* ptcd is killed at each of its points, and each time another finds the folder as it is. */
 static void ptcd_is_killed_while_it_starts_one(void **state)
 {
@@ -1446,6 +1484,7 @@ int main(int argc, char **argv)
 		BOTH(its_log_is_as_written),
 		BOTH(outlives_ptcd),
 		BOTH(outlives_its_helper),
+		BOTH(it_is_known_for_how_long_it_is_frozen),
 		BOTH(ptcd_is_killed_while_it_starts_one),
 		BOTH(says_in_the_log_why_it_did_not_start),
 		BOTH(the_helper_is_killed),

@@ -21,6 +21,7 @@
 #define WORKERS_LEAVES_MS     20000        /* how long a rank that gives up is held by its node alone */
 #define WORKERS_DECIDES_MS    60000        /* ... after etcd was unreachable, from when it answers again */
 #define WORKERS_UPDATE_MS     2000 /* how long a rank in an update may take to its next boundary, beside steps */
+#define WORKERS_FREEZE_MS     5000 /* how long the kernel may take to freeze a rank; then it counts as not held */
 #define WORKERS_SAMPLE_MS     200
 #define WORKERS_STEPS         15   /* last steps of a rank, of which the median is taken */
 #define WORKERS_LOOK_MS       4    /* as WORKERS_SAMPLE_MS, while ranks are being frozen */

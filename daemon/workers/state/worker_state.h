@@ -110,9 +110,9 @@ struct worker {
 	int64_t bad_ns; /* its device has failed: it is ended from then on, once nobody reads its memory; 0: no */
 	uint32_t bad_device;
 	char bad_why[256];
-	struct { /* group_hold.c; of a group that is held */
-		bool asked, frozen, failed, read;
-		int64_t again_ns;
+	struct {                                        /* group_hold.c; of a group that is held */
+		bool asked, frozen, failed, slow, read; /* slow: the kernel has not frozen it in time */
+		int64_t asked_ns, again_ns;
 		struct rank_state *published; /* its blobs and cursors at `step`; NULL: not read */
 		uint64_t step, goes_to;       /* goes_to: the step that it was let on for; 0: none */
 	} hold;

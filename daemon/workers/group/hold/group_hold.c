@@ -48,19 +48,35 @@ static void thaw_worker(struct worker *k)
 {
 	if (k->hold.asked)
 		ptc_process_thaw(&k->process);
-	k->hold.asked = k->hold.frozen = k->hold.read = false;
+	k->hold.asked = k->hold.frozen = k->hold.slow = k->hold.read = false;
 	k->hold.published = ptc_rank_state_unref(k->hold.published);
 }
 
-static void freeze_worker(struct worker *k)
+static void freeze_worker(struct worker *k, int64_t now)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 
 	k->hold.asked = true;
+	k->hold.asked_ns = now;
 	if (ptc_process_freeze(&k->process, &err) == 0)
 		return;
 	ptc_warn("workers", "job %s: process %d cannot be frozen: %s", k->job->uuid, (int)k->process.pid, err.text);
 	k->hold.failed = true;
+}
+
+/* A thread that waits in the kernel, uninterruptibly, is frozen only when it wakes: it may write to memory until then.
+ * False: the kernel has time left. A rank that is frozen later counts when its state is asked for again. */
+static bool is_slow(struct worker *k, int64_t now)
+{
+	if (!k->hold.asked || now < k->hold.asked_ns + MS * WORKERS_FREEZE_MS)
+		return false;
+	if (!k->hold.slow)
+		ptc_warn("workers",
+			 "job %s: process %d is not frozen after %.0f s: a thread of it waits in the kernel, and "
+			 "cannot be stopped there",
+			 k->job->uuid, (int)k->process.pid, WORKERS_FREEZE_MS / 1e3);
+	k->hold.slow = true;
+	return true;
 }
 
 /* The state is whole, on its devices too. */
@@ -81,11 +97,11 @@ static bool look(const struct group *g, struct worker *k, int64_t now)
 	if (!k->hold.asked) /* it may have promised to survive after the others were told */
 		atomic_exchange(&k->page->hold, 1);
 	if (!k->hold.asked && (is_there(k) || late) && now >= k->hold.again_ns)
-		freeze_worker(k);
+		freeze_worker(k, now);
 	if (k->hold.asked && !k->hold.frozen)
 		k->hold.frozen = ptc_process_frozen(&k->process, k->pid);
 	if (!k->hold.frozen)
-		return false;
+		return is_slow(k, now);
 	if (late || device_is_there(k))
 		return true;
 	if (ptc_local_whole(k->page)) /* its device is on the way, and gets nothing more to do */
@@ -494,8 +510,10 @@ const char *ptc_worker_not_held(const struct group *g, const struct worker *k)
 		return ENDED;
 	if ((why = ptc_worker_never_held(k)))
 		return why;
-	if (!k->hold.frozen)
+	if (!k->hold.frozen || (k->hold.slow && !k->hold.read))
 		return "its process could not be frozen";
+	if (!ptc_process_frozen(&k->process, k->pid)) /* now: others may have thawed it (SIGCONT, ptc-exec) */
+		return "its process is no longer frozen";
 	if (!ptc_local_whole(k->page) || !ptc_local_step(k->page, &step))
 		return "it was in the middle of an update, and has not come to a boundary in time";
 	if (!device_is_there(k))

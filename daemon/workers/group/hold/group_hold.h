@@ -4,8 +4,9 @@
  *
  * A rank is frozen (process/freeze.h) as soon as its state is whole. A rank in the middle of an update goes on to its
  * next boundary, within WORKERS_UPDATE_MS and the time of two steps. It can begin no other update: ptc_update_begin
- * waits (proto/local_page.h). Blobs and cursors of a frozen rank are read from its memory. `not_held` of struct
- * ptc_slot_view says whether the rank's state can be taken.
+ * waits (proto/local_page.h). If the kernel needs longer than WORKERS_FREEZE_MS to freeze a rank, the rank counts as
+ * not held, so that the node's other ranks need not wait for a thread that hangs in the kernel. Blobs and cursors of a
+ * frozen rank are read from its memory. `not_held` of struct ptc_slot_view says whether the rank's state can be taken.
  *
  * Ranks may be held at two steps, one apart, when the loss of a node has kept some of them from the gradients that the
  * others have. With `to`, ranks at the step before are thawed, and may begin the update that follows. They are frozen
