@@ -289,6 +289,42 @@ class Archive(harness.Case):
             self.assertEqual([], glob.glob(self.path("archive", "*.tmp*")))
             c.ptcctl("job", "delete", job.name)
 
+    def test_late_mark(self):
+        """Killed between the checkpoint's name and the marker, with a long `every`: the next round writes nothing, and still marks."""
+        self.arm("archive.mark.before=kill")
+        with self.cluster(nodes=1, devices=2, env={"n0": {"PTC_FAULT_FILE": self.path("fault")}}) as c:
+            job = self.kept(c, {"every": "1h"})
+            job.imported("tp=2")
+            wait_for(lambda: self.events(c, job, "archive_failed"), 60 * PATIENCE, "a killed ptc-archive")
+            there = self.whole()
+            self.assertEqual((1, []), (len(there), glob.glob(self.path("archive", "*.newest"))))
+            self.arm()
+            wait_for(lambda: job.status().get("archive", {}).get("archive"), 60 * PATIENCE, "a round that succeeds")
+            self.assertEqual(there, [self.check_newest(c, job)])
+
+    def later(self, *names):
+        """As if they had been written before the clock was set back by a day and more."""
+        for i, name in enumerate(names):
+            path = self.path("archive", name, "ptc.json")
+            os.utime(path, times=(os.stat(path).st_mtime + 86400 * (i + 1),) * 2)
+
+    def test_clock_set_back(self):
+        """After the clock was set back, `every` counts from now, and new checkpoints are still newer than those before."""
+        with self.cluster(nodes=1, devices=2) as c:
+            job = self.kept(c, {"every": "1s", "keep": 2})
+            job.imported("tp=2")
+            first = self.wait_archived(c, job)
+            self.later(first)
+            job.resize("tp=1")
+            second = self.wait_archived(c, job)
+            self.later(first, second)
+            for config in ("tp=2", "tp=1"):
+                job.resize(config)
+                third = self.wait_archived(c, job)
+                self.assertEqual(sorted([second, third]), self.whole())
+                second = third
+            self.assertEqual(third, self.check_newest(c, job))
+
     @harness.skip_unless_root
     def test_share_is_full(self):
         """A job with `archive` says that its share is full, keeps what is there, and goes on; with more room it archives by itself again."""

@@ -7,9 +7,9 @@
  *   DIR/JOB.lock                  locked by the process that writes
  *
  * Happy path of a round: lock; remove what kills left; write and verify a checkpoint of what is committed, if there is
- * none; name it in JOB.newest; remove the oldest ones, never the one that is named there. Every step is whole or
- * absent after a kill, and the next round goes on. Failure modes: PTC_ESTATE (another process has the lock), and those
- * of checkpoint.h. */
+ * none; name the newest in JOB.newest; remove the oldest ones, never the one that is named there. Every step is whole
+ * or absent after a kill, and the next round goes on. Failure modes: PTC_ESTATE (another process has the lock), and
+ * those of checkpoint.h. */
 #pragma once
 
 #include "client/ctl/checkpoint/checkpoint.h"
