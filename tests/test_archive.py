@@ -14,6 +14,7 @@ import harness
 import live
 import numpy as np
 import state as states
+import test_proof
 from cluster import command
 from harness import PATIENCE, Job, wait_for
 from test_fuse import CAN_MOUNT, Mount
@@ -142,6 +143,117 @@ class Archive(harness.Case):
             end = job.wait_run("stopped")["step"]
             job.check_state(self, end, self.path("end"))
             self.assertEqual(last, min(min(steps) for steps in job.steps_logged().values()))
+
+    DATA = {"data": "1000,7,24,4", "blobs": "rng/mine"}  # the ranks check step, cursor and blobs
+
+    def trained(self, nodes=2, devices=2, config="tp=2,dp=2"):
+        """A job trains, and its cluster is gone: with it the steps since the checkpoint, which is in the archive. Its step."""
+        with self.cluster(nodes=nodes, devices=devices) as c:
+            job = live.Job(c, self.path("before"), **self.DATA)
+            job.run(config)
+            job.wait_step(10)
+            job.do("snapshot")
+            made = self.archive(c, job)
+            job.wait_step(made["step"] + 5)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("whole"))
+        return made
+
+    def check_went_on(self, c, job, made, ranks, generation=None):
+        """The ranks began where the checkpoint was made, with what ranks had then, and no sample is missing or twice."""
+        job.wait_step(made["step"] + 5)
+        given = glob.glob(os.path.join(job.logs, "*.given"))
+        self.assertEqual(ranks, len(given))
+        for path in given if generation else []:
+            rank = path[:-len(".given")].split("-r")[-1]
+            with open(path) as f:
+                self.assertEqual({"rng/mine": f"rng/mine {generation} {rank}"}, json.load(f))
+        job.do("stop")
+        end = job.wait_run("stopped")["step"]
+        job.check_state(self, end, self.path("end"))
+        logged = job.steps_logged()
+        self.assertEqual({made["step"]}, {min(steps) for steps in logged.values()})
+        for path in glob.glob(self.path("before", "steps", "*.jsonl")):  # what ranks of the first cluster had is in the proof, too
+            os.rename(path, os.path.join(job.logs, os.path.basename(path)))
+        test_proof.proved(self, c, job)
+
+    def test_run_from(self):
+        """The whole cluster is lost. On a new one, one command goes on with what the archive has last, though the ranks declared their
+        tensors: the same step, bytes, ranks' states and samples. What is in its way leaves nothing half made."""
+        made = self.trained()
+        archive, newest = self.path("archive"), self.path("archive", made["archive"])
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.path("after"), **self.DATA)
+
+            def refused(source, contains, *more, codes=(1,)):
+                self.refused(c, "run", "-f", job.yaml, "--from", source, *more, contains=contains, codes=codes)
+                self.assertEqual([], c.json("job", "list")["jobs"])
+
+            os.mkdir(self.path("empty"))
+            refused(self.path("none"), "No such file or directory")
+            refused(self.path("empty"), "has no checkpoint of job live")
+            refused(archive, "6 devices are needed", "--config", "tp=2,dp=3")
+            harness.replace_file(self.path("archive", "other.newest"), "other-step-1-01234567\n")
+            os.rename(newest, newest + "~")
+            refused(archive, "it is an archive of")
+            os.rename(newest + "~", newest)
+            with open(os.path.join(newest, "ptc-layout.json"), "r+b") as f:  # a bit is flipped
+                text = bytearray(f.read())
+                f.seek(0)
+                f.write(text.replace(b"F", b"G", 1))
+                f.flush()
+                refused(archive, "ptc-layout.json: its hash is")
+                f.seek(0)
+                f.write(text)
+            for point in ("import.begun", "import.sent"):
+                self.refused(c, "run", "-f", job.yaml, "--from", archive, contains=f"fault point {point}", env={"PTC_FAULT": f"{point}=fail"})
+                self.assertEqual([], c.json("job", "list")["jobs"])
+            c.ptcctl("run", "-f", job.yaml, "--from", archive, check=False, env={"PTC_FAULT": "import.sent=kill"})
+            self.assertFalse(job.status()["has_state"])  # a job that is there and empty is filled
+            r = c.ptcctl("run", "-f", job.yaml, "--from", archive, "--wait", timeout_s=120 * PATIENCE)
+            self.assertIn(f"job live has the state of {newest}, step {made['step']}", r.stdout)
+            self.refused(c, "run", "-f", job.yaml, "--from", archive, contains="has state already, of step")
+            self.check_went_on(c, job, made, 4, made["generation"])
+
+    def test_run_from_at_fewer(self):
+        """The new cluster has fewer devices than the ranks had whose state it is, and gets their bytes all the same; an import alone, too."""
+        made = self.trained()
+        with self.cluster(nodes=1, devices=2) as c:
+            job = live.Job(c, self.path("after"), **self.DATA)
+            c.ptcctl("job", "create", "-f", job.yaml)
+            self.refused(c, "import", job.name, self.path("archive", made["archive"]), "--config", "tp=2", codes=(2,),
+                         contains="leave out --config")
+            c.ptcctl("import", job.name, self.path("archive", made["archive"]))
+            job.check_state(self, made["step"], self.path("imported"))
+            self.assertEqual(("tp=2,dp=2", made["step"]), (lambda s: (s["config"], s["step"]))(job.status()))
+            c.ptcctl("job", "delete", job.name)
+            r = c.ptcctl("run", "-f", job.yaml, "--from", self.path("archive"), "--config", "tp=2", "--wait", "--format", "json",
+                         timeout_s=120 * PATIENCE)
+            self.assertEqual(made["step"], json.loads(r.stdout)["step"])
+            self.check_went_on(c, job, made, 2)
+
+    def test_run_from_older(self):
+        """An archive of an earlier version lacks the layout: one line says so, and with tensors and rules it goes on."""
+        made = self.trained(config="tp=2")
+        newest = self.path("archive", made["archive"])
+        os.unlink(os.path.join(newest, "ptc-layout.json"))
+        with open(os.path.join(newest, "ptc.json")) as f:
+            doc = json.load(f)
+        del doc["documents"]["layout"]
+        with open(os.path.join(newest, "ptc.json"), "w") as f:
+            json.dump(doc, f)
+        with self.cluster(nodes=1, devices=2) as c:
+            job = live.Job(c, self.path("after"), **self.DATA)
+            self.refused(c, "run", "-f", job.yaml, "--from", newest, contains="write tensors and rules into the job's description")
+            self.assertEqual([], c.json("job", "list")["jobs"])
+            with open(job.yaml) as f:
+                spec = json.load(f)
+            spec.update({"tensors": {"from": self.path("whole", "model.safetensors")},
+                         "rules": [{"match": "steps"}, {"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}}]})
+            with open(job.yaml, "w") as f:
+                json.dump(spec, f)
+            c.ptcctl("run", "-f", job.yaml, "--from", self.path("archive"), "--config", "tp=2", "--wait", timeout_s=120 * PATIENCE)
+            self.check_went_on(c, job, made, 2, made["generation"])
 
     def test_damage(self):
         """What does not fit is refused before anything is changed. Flipped bits: test_flips.py."""

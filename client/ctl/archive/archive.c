@@ -5,6 +5,7 @@
 #include "client/ctl/archive/archive.h"
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/number/digest.h"
@@ -309,4 +310,57 @@ int ctl_archive(struct ctl *c, const struct ctl_archive_round *round, struct ctl
 	if (!rc)
 		*ret = done;
 	return rc;
+}
+
+/* ---- for readers ---- */
+
+/* Of which jobs there are archives instead, for who has asked for another. */
+static int none(const char *dir, const char *name, struct ptc_error *err)
+{
+	static const char suffix[] = ".newest";
+	const struct dirent *entry;
+	struct ptc_buf b = PTC_BUF_INIT;
+	DIR *d = opendir(dir);
+	int rc;
+
+	while (d && (entry = readdir(d)) && b.len < 200) {
+		size_t n = strlen(entry->d_name), tail = sizeof suffix - 1;
+
+		if (n > tail && !strcmp(entry->d_name + n - tail, suffix))
+			ptc_buf_printf(&b, "%s%.*s", b.len ? ", " : "; it is an archive of ", (int)(n - tail),
+				       entry->d_name);
+	}
+	if (d)
+		closedir(d);
+	rc = ptc_error_set(err, PTC_ENOTFOUND, "%s is no checkpoint, and has no checkpoint of job %s%.300s", dir, name,
+			   b.len && !ptc_buf_failed(&b) ? b.data : "");
+	ptc_buf_done(&b);
+	return rc;
+}
+
+int ctl_archive_find(const char *dir, const char *name, char **ret_path, struct ptc_error *err)
+{
+	const struct ctl_archive_round round = { .name = name, .dir = dir };
+	struct archive a = { .round = &round, .lock = -1 };
+	ptc_auto_free char *found = NULL;
+	int rc = list(&a, err);
+
+	for (size_t i = 0; i < a.n && !rc; i++) {
+		char *path = a.v[i].whole ? ptc_asprintf("%s/%s", dir, a.v[i].name) : NULL;
+
+		if (path && ctl_ck_is(path) && (!found || is_marked(&a, a.v[i].name))) {
+			ptc_free(found);
+			found = path;
+			continue;
+		}
+		ptc_free(path);
+	}
+	list_done(&a);
+	if (!rc && !found)
+		rc = none(dir, name, err);
+	if (rc)
+		return rc;
+	*ret_path = found;
+	found = NULL;
+	return 0;
 }
