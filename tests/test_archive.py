@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of torch.distributed.checkpoint: PyTorch reads what ptc writes, at another shape; ptc reads what PyTorch writes; and what a
 full disk or a kill leaves."""
+import contextlib
 import glob
 import importlib.util
 import json
@@ -133,16 +134,20 @@ class Archive(harness.Case):
             self.assertEqual(last, job.status()["step"])
             job.run("tp=2,dp=2")
             job.wait_step(last + 5)
-            given = glob.glob(os.path.join(job.logs, "*.given"))
-            self.assertEqual(4, len(given))
-            for path in given:
-                rank = path[:-len(".given")].split("-r")[-1]
-                with open(path) as f:
-                    self.assertEqual({"rng/mine": f"rng/mine {generation} {rank}"}, json.load(f))
+            self.check_given(job, 4, generation)
             job.do("stop")
             end = job.wait_run("stopped")["step"]
             job.check_state(self, end, self.path("end"))
             self.assertEqual(last, min(min(steps) for steps in job.steps_logged().values()))
+
+    def check_given(self, job, ranks, generation):
+        """So many ranks began; each with its own blob, of that generation, if one is named."""
+        given = glob.glob(os.path.join(job.logs, "*.given"))
+        self.assertEqual(ranks, len(given))
+        for path in given if generation else []:
+            rank = path[:-len(".given")].split("-r")[-1]
+            with open(path) as f:
+                self.assertEqual({"rng/mine": f"rng/mine {generation} {rank}"}, json.load(f))
 
     DATA = {"data": "1000,7,24,4", "blobs": "rng/mine"}  # the ranks check step, cursor and blobs
 
@@ -162,12 +167,7 @@ class Archive(harness.Case):
     def check_went_on(self, c, job, made, ranks, generation=None):
         """The ranks began where the checkpoint was made, with what ranks had then, and no sample is missing or twice."""
         job.wait_step(made["step"] + 5)
-        given = glob.glob(os.path.join(job.logs, "*.given"))
-        self.assertEqual(ranks, len(given))
-        for path in given if generation else []:
-            rank = path[:-len(".given")].split("-r")[-1]
-            with open(path) as f:
-                self.assertEqual({"rng/mine": f"rng/mine {generation} {rank}"}, json.load(f))
+        self.check_given(job, ranks, generation)
         job.do("stop")
         end = job.wait_run("stopped")["step"]
         job.check_state(self, end, self.path("end"))
@@ -413,6 +413,24 @@ class Archive(harness.Case):
             self.arm()
             wait_for(lambda: job.status().get("archive", {}).get("archive"), 60 * PATIENCE, "a round that succeeds")
             self.assertEqual(there, [self.check_newest(c, job)])
+
+    def test_start_and_end(self):
+        """A daemon ends while it starts a round: it ends the process, and does not fail."""
+        self.arm("archive.start=hold")
+        points, env = self.path("points"), {"PTC_FAULT_FILE": self.path("fault"), "PTC_FAULT_LIST": self.path("points")}
+
+        def passed():
+            with contextlib.suppress(FileNotFoundError), open(points) as f:
+                return "archive.start" in f.read()
+
+        with self.cluster(nodes=1, devices=2, env={"n0": env}) as c:
+            job, node = self.kept(c, {}), c.nodes["n0"]
+            job.imported("tp=2")
+            wait_for(passed, 60 * PATIENCE, "a round that starts")
+            node.signal(signal.SIGTERM)
+            wait_for(lambda: not os.path.exists(node.socket), 60 * PATIENCE, "a daemon that takes no more calls")
+            self.arm()
+            node.wait_gone(60 * PATIENCE)
 
     def later(self, *names):
         """As if they had been written before the clock was set back by a day and more."""
