@@ -6,6 +6,7 @@ import glob
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -254,6 +255,29 @@ class Archive(harness.Case):
                 json.dump(spec, f)
             c.ptcctl("run", "-f", job.yaml, "--from", self.path("archive"), "--config", "tp=2", "--wait", timeout_s=120 * PATIENCE)
             self.check_went_on(c, job, made, 2, made["generation"])
+
+    def test_state_lost(self):
+        """A node is gone for good with the only copy of a part of the state, which the archive has: status says which commands go on
+        from there, and so they do."""
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="2s") as c:
+            job = live.Job(c, self.path("before"), together="fail", run={"archive": {"dir": self.path("archive")}}, **self.DATA)
+            job.run("tp=2")
+            job.wait_step(10)
+            job.do("snapshot")
+            step = job.status()["step"]
+            wait_for(lambda: self.events(c, job, "archived"), 60 * PATIENCE, "a checkpoint")
+            c.power_off(next(r["node"] for r in job.status()["ranks"] if r["node"] != "n0"), chunks=False)
+            waits = wait_for(lambda: [e for e in self.events(c, job, "waits") if "on no live node" in e["text"]], 60 * PATIENCE,
+                             "the reason")
+            commands = re.findall("`ptcctl ([^`]*)`", waits[0]["text"].split("archive: ")[1])
+            self.assertEqual(["stop", "job", "run"], [line.split()[0] for line in commands])
+            for line in commands:
+                r = c.ptcctl(*line.replace("FILE", job.yaml).split(), timeout_s=120 * PATIENCE)
+            self.assertRegex(r.stdout, f"has the state of {self.path('archive')}/live-step-{step}-.*, step {step}\n")
+            job.wait_step(step + 5)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+            test_proof.proved(self, c, job)
 
     def test_damage(self):
         """What does not fit is refused before anything is changed. Flipped bits: test_flips.py."""
