@@ -85,23 +85,37 @@ class Archive(harness.Case):
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "no torch: scripts/venv --torch")
     def test_torch_optimizer(self):
-        """What ptc.torch trained, plain dcp.load puts into a new model and optimizer: parameters, buffers, state, groups and their options."""
+        """What ptc.torch trained, plain dcp.load puts into a new model and optimizer: parameters, buffers, state, groups and their options.
+        On another cluster the job goes on from there, and comes to what training without a break comes to."""
         program, dump = os.path.join(HERE, "dcp_trainer.py"), self.path("dump")
         env = {"PYTHONPATH": os.path.join(harness.ROOT, "client", "python"), "PTC_LIBRARY": harness.binary("client/lib/libptc.so.1"),
                "PYTHONDONTWRITEBYTECODE": "1", **harness.sanitizer_env()}
         spec = {"version": 1, "name": "adam", "run": {"argv": [sys.executable, program, "train", dump], "env": env}}
         with open(self.path("adam.yaml"), "w") as f:
             json.dump(spec, f)
-        with self.cluster(nodes=1, devices=1) as c:
-            c.ptcctl("run", "-f", self.path("adam.yaml"), "--config", "dp=1", "--wait", timeout_s=120 * PATIENCE)
-            wait_for(lambda: c.json("status", "adam")["jobs"][0]["run"].get("step", 0) > 20, 60 * PATIENCE, "20 steps")
+        plain = {k: v for k, v in os.environ.items() if not k.startswith("PTC_")}
+
+        def trained(steps, *how):
+            """The step after so many more; the program has written its own state."""
+            c.ptcctl("run", "-f", self.path("adam.yaml"), *how, "--wait", timeout_s=120 * PATIENCE)
+            wait_for(lambda: c.json("status", "adam")["jobs"][0]["run"].get("step", 0) > steps, 60 * PATIENCE, f"{steps} steps")
             c.ptcctl("stop", "adam", timeout_s=120 * PATIENCE)
             wait_for(lambda: os.path.exists(dump), 60 * PATIENCE, "the state that the program has itself")
+            return c.json("status", "adam")["jobs"][0]["step"]
+
+        def check(*what):
+            r = subprocess.run([sys.executable, program, *what, dump], env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, timeout=120 * PATIENCE)
+            self.assertEqual(0, r.returncode, r.stdout)
+
+        with self.cluster(nodes=1, devices=1) as c:
+            last = trained(20, "--config", "dp=1")
             c.ptcctl("export", "adam", "--dcp", self.path("adam"))
-        env = {k: v for k, v in os.environ.items() if not k.startswith("PTC_")}
-        r = subprocess.run([sys.executable, program, "load", self.path("adam"), dump], env=env, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True, timeout=120 * PATIENCE)
-        self.assertEqual(0, r.returncode, r.stdout)
+        check("load", self.path("adam"))
+        os.unlink(dump)
+        with self.cluster(nodes=1, devices=1) as c:
+            end = trained(last + 20, "--from", self.path("adam"))
+        check("straight", str(end))
 
     def same_tensors(self, a, b):
         a, b = states.read_file(a), states.read_file(b)
