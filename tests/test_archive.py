@@ -225,7 +225,8 @@ class Archive(harness.Case):
                 self.assertEqual([], c.json("job", "list")["jobs"])
             c.ptcctl("run", "-f", job.yaml, "--from", archive, check=False, env={"PTC_FAULT": "import.sent=kill"})
             self.assertFalse(job.status()["has_state"])  # a job that is there and empty is filled
-            r = c.ptcctl("run", "-f", job.yaml, "--from", archive, "--wait", timeout_s=120 * PATIENCE)
+            other = next(n for n in c.nodes if n != job.status()["controller"])  # which passes the import on
+            r = c.ptcctl("run", "-f", job.yaml, "--from", archive, "--wait", node=other, timeout_s=120 * PATIENCE)
             self.assertIn(f"job live has the state of {newest}, step {made['step']}", r.stdout)
             self.refused(c, "run", "-f", job.yaml, "--from", archive, contains="has state already, of step")
             self.check_went_on(c, job, made, 4, made["generation"])
@@ -242,7 +243,8 @@ class Archive(harness.Case):
             job.check_state(self, made["step"], self.path("imported"))
             self.assertEqual(("tp=2,dp=2", made["step"]), (lambda s: (s["config"], s["step"]))(job.status()))
             c.ptcctl("job", "delete", job.name)
-            r = c.ptcctl("run", "-f", job.yaml, "--from", self.path("archive"), "--config", "tp=2", "--wait", "--format", "json",
+            c.ptcctl("job", "create", "-f", job.yaml)
+            r = c.ptcctl("run", job.name, "--from", self.path("archive"), "--config", "tp=2", "--wait", "--format", "json",
                          timeout_s=120 * PATIENCE)
             self.assertEqual(made["step"], json.loads(r.stdout)["step"])
             self.check_went_on(c, job, made, 2)

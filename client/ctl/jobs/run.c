@@ -244,6 +244,7 @@ static int begin(struct ctl *c, struct ctl_target *target, struct ctl_ck_source 
 	if (!rc && checkpoint->config && !target->t.config && !target->t.gpus) {
 		config = ptc_strdup(checkpoint->config);
 		target->t.config = config;
+		rc = config ? 0 : ptc_nomem(err);
 	}
 	if (!rc)
 		rc = ctl_connect(c, err);
