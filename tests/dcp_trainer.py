@@ -4,6 +4,7 @@
   dcp_trainer.py train FILE     a rank under ptcd: trains until it is stopped, and then writes its own state dicts to FILE
   dcp_trainer.py load DIR FILE  a process that knows nothing of ptc: plain dcp.load of the checkpoint DIR into a new model and optimizer,
                                 whose state dicts have to equal FILE
+  dcp_trainer.py straight N FILE  so many steps in one process, without ptc, after which its state dicts have to equal FILE
 """
 import os
 import sys
@@ -25,6 +26,8 @@ def one_step(model, optim):
     optim.zero_grad()
     model(torch.randn(16, 6)).square().sum().backward()
     optim.step()
+    for group in optim.param_groups:
+        group["lr"] *= 0.999
 
 
 def train(path):
@@ -36,8 +39,6 @@ def train(path):
             step = gen.start_step
             while not gen.boundary(step):
                 one_step(model, optim)
-                for group in optim.param_groups:
-                    group["lr"] *= 0.999
                 step += 1
             torch.save({"model": model.state_dict(), "optim": optim.state_dict()}, path + "~")
             os.rename(path + "~", path)
@@ -68,6 +69,13 @@ def load(directory, path):
     same(torch.load(path), {"model": dict(model.state_dict()), "optim": optim.state_dict()})
 
 
+def straight(steps, path):
+    model, optim = build()
+    for _ in range(int(steps)):
+        one_step(model, optim)
+    same(torch.load(path), {"model": model.state_dict(), "optim": optim.state_dict()})
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    (train if sys.argv[1] == "train" else load)(*sys.argv[2:])
+    {"train": train, "load": load, "straight": straight}[sys.argv[1]](*sys.argv[2:])

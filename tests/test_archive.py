@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of torch.distributed.checkpoint: PyTorch reads what ptc writes, at another shape; ptc reads what PyTorch writes; and what a
 full disk or a kill leaves."""
+import contextlib
 import glob
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import harness
 import live
 import numpy as np
 import state as states
+import test_proof
 from cluster import command
 from harness import PATIENCE, Job, wait_for
 from test_fuse import CAN_MOUNT, Mount
@@ -82,23 +85,37 @@ class Archive(harness.Case):
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "no torch: scripts/venv --torch")
     def test_torch_optimizer(self):
-        """What ptc.torch trained, plain dcp.load puts into a new model and optimizer: parameters, buffers, state, groups and their options."""
+        """What ptc.torch trained, plain dcp.load puts into a new model and optimizer: parameters, buffers, state, groups and their options.
+        On another cluster the job goes on from there, and comes to what training without a break comes to."""
         program, dump = os.path.join(HERE, "dcp_trainer.py"), self.path("dump")
         env = {"PYTHONPATH": os.path.join(harness.ROOT, "client", "python"), "PTC_LIBRARY": harness.binary("client/lib/libptc.so.1"),
                "PYTHONDONTWRITEBYTECODE": "1", **harness.sanitizer_env()}
         spec = {"version": 1, "name": "adam", "run": {"argv": [sys.executable, program, "train", dump], "env": env}}
         with open(self.path("adam.yaml"), "w") as f:
             json.dump(spec, f)
-        with self.cluster(nodes=1, devices=1) as c:
-            c.ptcctl("run", "-f", self.path("adam.yaml"), "--config", "dp=1", "--wait", timeout_s=120 * PATIENCE)
-            wait_for(lambda: c.json("status", "adam")["jobs"][0]["run"].get("step", 0) > 20, 60 * PATIENCE, "20 steps")
+        plain = {k: v for k, v in os.environ.items() if not k.startswith("PTC_")}
+
+        def trained(steps, *how):
+            """The step after so many more; the program has written its own state."""
+            c.ptcctl("run", "-f", self.path("adam.yaml"), *how, "--wait", timeout_s=120 * PATIENCE)
+            wait_for(lambda: c.json("status", "adam")["jobs"][0]["run"].get("step", 0) > steps, 60 * PATIENCE, f"{steps} steps")
             c.ptcctl("stop", "adam", timeout_s=120 * PATIENCE)
             wait_for(lambda: os.path.exists(dump), 60 * PATIENCE, "the state that the program has itself")
+            return c.json("status", "adam")["jobs"][0]["step"]
+
+        def check(*what):
+            r = subprocess.run([sys.executable, program, *what, dump], env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, timeout=120 * PATIENCE)
+            self.assertEqual(0, r.returncode, r.stdout)
+
+        with self.cluster(nodes=1, devices=1) as c:
+            last = trained(20, "--config", "dp=1")
             c.ptcctl("export", "adam", "--dcp", self.path("adam"))
-        env = {k: v for k, v in os.environ.items() if not k.startswith("PTC_")}
-        r = subprocess.run([sys.executable, program, "load", self.path("adam"), dump], env=env, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True, timeout=120 * PATIENCE)
-        self.assertEqual(0, r.returncode, r.stdout)
+        check("load", self.path("adam"))
+        os.unlink(dump)
+        with self.cluster(nodes=1, devices=1) as c:
+            end = trained(last + 20, "--from", self.path("adam"))
+        check("straight", str(end))
 
     def same_tensors(self, a, b):
         a, b = states.read_file(a), states.read_file(b)
@@ -132,16 +149,151 @@ class Archive(harness.Case):
             self.assertEqual(last, job.status()["step"])
             job.run("tp=2,dp=2")
             job.wait_step(last + 5)
-            given = glob.glob(os.path.join(job.logs, "*.given"))
-            self.assertEqual(4, len(given))
-            for path in given:
-                rank = path[:-len(".given")].split("-r")[-1]
-                with open(path) as f:
-                    self.assertEqual({"rng/mine": f"rng/mine {generation} {rank}"}, json.load(f))
+            self.check_given(job, 4, generation)
             job.do("stop")
             end = job.wait_run("stopped")["step"]
             job.check_state(self, end, self.path("end"))
             self.assertEqual(last, min(min(steps) for steps in job.steps_logged().values()))
+
+    def check_given(self, job, ranks, generation):
+        """So many ranks began; each with its own blob, of that generation, if one is named."""
+        given = glob.glob(os.path.join(job.logs, "*.given"))
+        self.assertEqual(ranks, len(given))
+        for path in given if generation else []:
+            rank = path[:-len(".given")].split("-r")[-1]
+            with open(path) as f:
+                self.assertEqual({"rng/mine": f"rng/mine {generation} {rank}"}, json.load(f))
+
+    DATA = {"data": "1000,7,24,4", "blobs": "rng/mine"}  # the ranks check step, cursor and blobs
+
+    def trained(self, nodes=2, devices=2, config="tp=2,dp=2"):
+        """A job trains, and its cluster is gone: with it the steps since the checkpoint, which is in the archive. Its step."""
+        with self.cluster(nodes=nodes, devices=devices) as c:
+            job = live.Job(c, self.path("before"), **self.DATA)
+            job.run(config)
+            job.wait_step(10)
+            job.do("snapshot")
+            made = self.archive(c, job)
+            job.wait_step(made["step"] + 5)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("whole"))
+        return made
+
+    def check_went_on(self, c, job, made, ranks, generation=None):
+        """The ranks began where the checkpoint was made, with what ranks had then, and no sample is missing or twice."""
+        job.wait_step(made["step"] + 5)
+        self.check_given(job, ranks, generation)
+        job.do("stop")
+        end = job.wait_run("stopped")["step"]
+        job.check_state(self, end, self.path("end"))
+        logged = job.steps_logged()
+        self.assertEqual({made["step"]}, {min(steps) for steps in logged.values()})
+        for path in glob.glob(self.path("before", "steps", "*.jsonl")):  # what ranks of the first cluster had is in the proof, too
+            os.rename(path, os.path.join(job.logs, os.path.basename(path)))
+        test_proof.proved(self, c, job)
+
+    def test_run_from(self):
+        """The whole cluster is lost. On a new one, one command goes on with what the archive has last, though the ranks declared their
+        tensors: the same step, bytes, ranks' states and samples. What is in its way leaves nothing half made."""
+        made = self.trained()
+        archive, newest = self.path("archive"), self.path("archive", made["archive"])
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.path("after"), **self.DATA)
+
+            def refused(source, contains, *more, codes=(1,)):
+                self.refused(c, "run", "-f", job.yaml, "--from", source, *more, contains=contains, codes=codes)
+                self.assertEqual([], c.json("job", "list")["jobs"])
+
+            os.mkdir(self.path("empty"))
+            refused(self.path("none"), "No such file or directory")
+            refused(self.path("empty"), "has no checkpoint of job live")
+            refused(archive, "6 devices are needed", "--config", "tp=2,dp=3")
+            harness.replace_file(self.path("archive", "other.newest"), "other-step-1-01234567\n")
+            os.rename(newest, newest + "~")
+            refused(archive, "it is an archive of")
+            os.rename(newest + "~", newest)
+            with open(os.path.join(newest, "ptc-layout.json"), "r+b") as f:  # a bit is flipped
+                text = bytearray(f.read())
+                f.seek(0)
+                f.write(text.replace(b"F", b"G", 1))
+                f.flush()
+                refused(archive, "ptc-layout.json: its hash is")
+                f.seek(0)
+                f.write(text)
+            for point in ("import.begun", "import.sent"):
+                self.refused(c, "run", "-f", job.yaml, "--from", archive, contains=f"fault point {point}", env={"PTC_FAULT": f"{point}=fail"})
+                self.assertEqual([], c.json("job", "list")["jobs"])
+            c.ptcctl("run", "-f", job.yaml, "--from", archive, check=False, env={"PTC_FAULT": "import.sent=kill"})
+            self.assertFalse(job.status()["has_state"])  # a job that is there and empty is filled
+            other = next(n for n in c.nodes if n != job.status()["controller"])  # which passes the import on
+            r = c.ptcctl("run", "-f", job.yaml, "--from", archive, "--wait", node=other, timeout_s=120 * PATIENCE)
+            self.assertIn(f"job live has the state of {newest}, step {made['step']}", r.stdout)
+            self.refused(c, "run", "-f", job.yaml, "--from", archive, contains="has state already, of step")
+            self.check_went_on(c, job, made, 4, made["generation"])
+
+    def test_run_from_at_fewer(self):
+        """The new cluster has fewer devices than the ranks had whose state it is, and gets their bytes all the same; an import alone, too."""
+        made = self.trained()
+        with self.cluster(nodes=1, devices=2) as c:
+            job = live.Job(c, self.path("after"), **self.DATA)
+            c.ptcctl("job", "create", "-f", job.yaml)
+            self.refused(c, "import", job.name, self.path("archive", made["archive"]), "--config", "tp=2", codes=(2,),
+                         contains="leave out --config")
+            c.ptcctl("import", job.name, self.path("archive", made["archive"]))
+            job.check_state(self, made["step"], self.path("imported"))
+            self.assertEqual(("tp=2,dp=2", made["step"]), (lambda s: (s["config"], s["step"]))(job.status()))
+            c.ptcctl("job", "delete", job.name)
+            c.ptcctl("job", "create", "-f", job.yaml)
+            r = c.ptcctl("run", job.name, "--from", self.path("archive"), "--config", "tp=2", "--wait", "--format", "json",
+                         timeout_s=120 * PATIENCE)
+            self.assertEqual(made["step"], json.loads(r.stdout)["step"])
+            self.check_went_on(c, job, made, 2)
+
+    def test_run_from_older(self):
+        """An archive of an earlier version lacks the layout: one line says so, and with tensors and rules it goes on."""
+        made = self.trained(config="tp=2")
+        newest = self.path("archive", made["archive"])
+        os.unlink(os.path.join(newest, "ptc-layout.json"))
+        with open(os.path.join(newest, "ptc.json")) as f:
+            doc = json.load(f)
+        del doc["documents"]["layout"]
+        with open(os.path.join(newest, "ptc.json"), "w") as f:
+            json.dump(doc, f)
+        with self.cluster(nodes=1, devices=2) as c:
+            job = live.Job(c, self.path("after"), **self.DATA)
+            self.refused(c, "run", "-f", job.yaml, "--from", newest, contains="write tensors and rules into the job's description")
+            self.assertEqual([], c.json("job", "list")["jobs"])
+            with open(job.yaml) as f:
+                spec = json.load(f)
+            spec.update({"tensors": {"from": self.path("whole", "model.safetensors")},
+                         "rules": [{"match": "steps"}, {"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}}]})
+            with open(job.yaml, "w") as f:
+                json.dump(spec, f)
+            c.ptcctl("run", "-f", job.yaml, "--from", self.path("archive"), "--config", "tp=2", "--wait", timeout_s=120 * PATIENCE)
+            self.check_went_on(c, job, made, 2, made["generation"])
+
+    def test_state_lost(self):
+        """A node is gone for good with the only copy of a part of the state, which the archive has: status says which commands go on
+        from there, and so they do."""
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="2s") as c:
+            job = live.Job(c, self.path("before"), together="fail", run={"archive": {"dir": self.path("archive")}}, **self.DATA)
+            job.run("tp=2")
+            job.wait_step(10)
+            job.do("snapshot")
+            step = job.status()["step"]
+            wait_for(lambda: self.events(c, job, "archived"), 60 * PATIENCE, "a checkpoint")
+            c.power_off(next(r["node"] for r in job.status()["ranks"] if r["node"] != "n0"), chunks=False)
+            waits = wait_for(lambda: [e for e in self.events(c, job, "waits") if "on no live node" in e["text"]], 60 * PATIENCE,
+                             "the reason")
+            commands = re.findall("`ptcctl ([^`]*)`", waits[0]["text"].split("archive: ")[1])
+            self.assertEqual(["stop", "job", "run"], [line.split()[0] for line in commands])
+            for line in commands:
+                r = c.ptcctl(*line.replace("FILE", job.yaml).split(), timeout_s=120 * PATIENCE)
+            self.assertRegex(r.stdout, f"has the state of {self.path('archive')}/live-step-{step}-.*, step {step}\n")
+            job.wait_step(step + 5)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+            test_proof.proved(self, c, job)
 
     def test_damage(self):
         """What does not fit is refused before anything is changed. Flipped bits: test_flips.py."""
@@ -288,6 +440,60 @@ class Archive(harness.Case):
             self.assertEqual(sorted([second, third]), self.whole())
             self.assertEqual([], glob.glob(self.path("archive", "*.tmp*")))
             c.ptcctl("job", "delete", job.name)
+
+    def test_late_mark(self):
+        """Killed between the checkpoint's name and the marker, with a long `every`: the next round writes nothing, and still marks."""
+        self.arm("archive.mark.before=kill")
+        with self.cluster(nodes=1, devices=2, env={"n0": {"PTC_FAULT_FILE": self.path("fault")}}) as c:
+            job = self.kept(c, {"every": "1h"})
+            job.imported("tp=2")
+            wait_for(lambda: self.events(c, job, "archive_failed"), 60 * PATIENCE, "a killed ptc-archive")
+            there = self.whole()
+            self.assertEqual((1, []), (len(there), glob.glob(self.path("archive", "*.newest"))))
+            self.arm()
+            wait_for(lambda: job.status().get("archive", {}).get("archive"), 60 * PATIENCE, "a round that succeeds")
+            self.assertEqual(there, [self.check_newest(c, job)])
+
+    def test_start_and_end(self):
+        """A daemon ends while it starts a round: it ends the process, and does not fail."""
+        self.arm("archive.start=hold")
+        points, env = self.path("points"), {"PTC_FAULT_FILE": self.path("fault"), "PTC_FAULT_LIST": self.path("points")}
+
+        def passed():
+            with contextlib.suppress(FileNotFoundError), open(points) as f:
+                return "archive.start" in f.read()
+
+        with self.cluster(nodes=1, devices=2, env={"n0": env}) as c:
+            job, node = self.kept(c, {}), c.nodes["n0"]
+            job.imported("tp=2")
+            wait_for(passed, 60 * PATIENCE, "a round that starts")
+            node.signal(signal.SIGTERM)
+            wait_for(lambda: not os.path.exists(node.socket), 60 * PATIENCE, "a daemon that takes no more calls")
+            self.arm()
+            node.wait_gone(60 * PATIENCE)
+
+    def later(self, *names):
+        """As if they had been written before the clock was set back by a day and more."""
+        for i, name in enumerate(names):
+            path = self.path("archive", name, "ptc.json")
+            os.utime(path, times=(os.stat(path).st_mtime + 86400 * (i + 1),) * 2)
+
+    def test_clock_set_back(self):
+        """After the clock was set back, `every` counts from now, and new checkpoints are still newer than those before."""
+        with self.cluster(nodes=1, devices=2) as c:
+            job = self.kept(c, {"every": "1s", "keep": 2})
+            job.imported("tp=2")
+            first = self.wait_archived(c, job)
+            self.later(first)
+            job.resize("tp=1")
+            second = self.wait_archived(c, job)
+            self.later(first, second)
+            for config in ("tp=2", "tp=1"):
+                job.resize(config)
+                third = self.wait_archived(c, job)
+                self.assertEqual(sorted([second, third]), self.whole())
+                second = third
+            self.assertEqual(third, self.check_newest(c, job))
 
     @harness.skip_unless_root
     def test_share_is_full(self):

@@ -567,6 +567,14 @@ int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, struct ptc_ma
 	return 0;
 }
 
+bool ptc_controller_import_layout(const struct ptc_controller *ctl, uint64_t id, char ret_hash[PTC_HASH_HEX])
+{
+	if (ctl->intent.id != id || ctl->intent.kind != PTC_SWITCH_IMPORT || ptc_controller_idle(ctl))
+		return false;
+	memcpy(ret_hash, ctl->view.to.layout_hash, PTC_HASH_HEX);
+	return true;
+}
+
 int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *why, struct ptc_error *err)
 {
 	enum ptc_job_phase phase = ptc_job_phase(ctl->core);

@@ -112,21 +112,21 @@ struct ptc_switch_request {
 };
 /* Takes what was planned: `to`, the plan, `emptied`. Any thread. */
 void ptc_switch_request_plan(struct ptc_switch_request *r, struct ptc_planned *planned);
-/* Frees the owned members that nobody has taken. Any thread. */
-void ptc_switch_request_done(struct ptc_switch_request *r);
+void ptc_switch_request_done(struct ptc_switch_request *r); /* frees owned members that are left; any thread */
 /* [loop] 0: accepted; the watcher will be finished, and the owned members are the controller's. */
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *request, struct ptc_error *err);
 /* [loop] The client has sent all of an import. imported: what its manifest is to have; emptied on success. */
 int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, struct ptc_manifest_doc *imported,
 			  struct ptc_watcher *watcher, struct ptc_error *err);
+/* [loop] The layout document of an import's tensors; "": the job's description has them. False: it is not open. */
+bool ptc_controller_import_layout(const struct ptc_controller *ctl, uint64_t id, char ret_hash[PTC_HASH_HEX]);
 /* [loop] Aborts the switch with that id; id 0: the one under way. */
 int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *why, struct ptc_error *err);
 /* [loop] The client of that import is gone: aborts the import, unless the client has asked for the commit. */
 void ptc_controller_abandon(struct ptc_controller *ctl, uint64_t id);
 /* [loop] Removes blobs that nothing names, now or at the end of the switch under way. */
 void ptc_controller_tidy(struct ptc_controller *ctl);
-/* [loop] Submits a switch that nodes' worker events ask for, if none is under way. */
-void ptc_controller_event(struct ptc_controller *ctl);
+void ptc_controller_event(struct ptc_controller *ctl); /* [loop] if idle, submits what worker events ask for */
 bool ptc_controller_idle(const struct ptc_controller *ctl);
 /* [loop] It is idle, and the mirror shows its record: a switch can be planned and submitted. */
 bool ptc_controller_ready(const struct ptc_controller *ctl);

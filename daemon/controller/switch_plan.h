@@ -66,6 +66,7 @@ struct ptc_plan_request {
 	bool at_rest;     /* no rank runs: nodes are asked whether they have the record's table */
 	bool runs;        /* a person wants ranks to run there: the job's min_gpus and max_gpus hold */
 	bool ranks;       /* ranks will run there: on devices only that no other job has */
+	bool packed;      /* an import: where a layout is known, a device may have the bytes of several ranks */
 	bool unattended;  /* no person has asked for the plan, so no person would read why a program refuses a
 			     configuration */
 	char **nodes;

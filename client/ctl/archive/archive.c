@@ -5,6 +5,7 @@
 #include "client/ctl/archive/archive.h"
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/number/digest.h"
@@ -19,7 +20,10 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+#define APART_NS INT64_C(1000000) /* of times that bring_back() sets */
 
 struct entry {
 	char *name;
@@ -100,6 +104,25 @@ static int list(struct archive *a, struct ptc_error *err)
 	return rc;
 }
 
+/* Their order is that of the times of ptc.json. After the clock was set back, those written before would count as newer
+ * than all that follow, and as too new for another one. So a time to come becomes now. The oldest goes first, so that a
+ * kill in between leaves the order as it was. What may not be changed stays. */
+static void bring_back(struct archive *a)
+{
+	int64_t limit = ptc_sys_realtime_ms() * 1000000;
+	size_t n = 0;
+
+	for (; n < a->n && a->v[n].time_ns > limit; limit -= APART_NS)
+		a->v[n++].time_ns = limit;
+	while (n-- > 0) {
+		ptc_auto_free char *path = ptc_asprintf("%s/%s/" CTL_CK_DOCUMENT, a->round->dir, a->v[n].name);
+		const struct timespec t = { a->v[n].time_ns / 1000000000, a->v[n].time_ns % 1000000000 };
+
+		if (path)
+			(void)utimensat(AT_FDCWD, path, (const struct timespec[]){ t, t }, 0);
+	}
+}
+
 static void list_done(struct archive *a)
 {
 	for (size_t i = 0; i < a->n; i++)
@@ -148,6 +171,16 @@ static int mark(const struct archive *a, const char *name, struct ptc_error *err
 	if (!path || !text)
 		return ptc_nomem(err);
 	return ptc_sys_write_file(path, text, strlen(text), 0644, "archive.mark", err);
+}
+
+/* A round that was killed before it marked may have left the marker behind. */
+static bool is_marked(const struct archive *a, const char *name)
+{
+	ptc_auto_free char *path = ptc_asprintf("%s/%s.newest", a->round->dir, a->round->name), *text = NULL;
+	size_t n = strlen(name), len;
+
+	return path && !ptc_sys_read_file(path, CTL_ARCHIVE_NAME_MAX + 1, &text, &len, NULL) && len == n + 1 &&
+	       !memcmp(text, name, n) && text[n] == '\n';
 }
 
 /* ---- a round ---- */
@@ -214,7 +247,6 @@ static int write_newest(struct ctl *c, struct archive *a, struct ctl_archived *r
 
 	if (rc)
 		return rc;
-	name_of(a->round, info, ret->name, sizeof ret->name);
 	*ret = (struct ctl_archived){ .step = info->step, .generation = info->generation, .snapshot = info->snapshot };
 	name_of(a->round, info, ret->name, sizeof ret->name);
 	ret->fresh = !is_there(a, ret->name);
@@ -233,7 +265,7 @@ static int write_newest(struct ctl *c, struct archive *a, struct ctl_archived *r
 	return rc;
 }
 
-/* The newest is too new. A clock that was set back does not make it wait for longer than `every`. */
+/* The newest is too new. */
 static bool is_early(const struct archive *a, struct ctl_archived *ret)
 {
 	int64_t now_ms = ptc_sys_realtime_ms(), age_ms;
@@ -264,10 +296,12 @@ int ctl_archive(struct ctl *c, const struct ctl_archive_round *round, struct ctl
 		rc = list(&a, err);
 	if (!rc)
 		rc = remove_leftovers(&a, err);
+	if (!rc)
+		bring_back(&a);
 	early = !rc && round->every_ms && is_early(&a, &done);
 	if (!rc && !early)
 		rc = write_newest(c, &a, &done, err);
-	if (!rc && !early)
+	if (!rc && !is_marked(&a, done.name))
 		rc = mark(&a, done.name, err);
 	if (!rc && !early)
 		rc = retire(&a, done.name, &done.removed, err);
@@ -276,4 +310,57 @@ int ctl_archive(struct ctl *c, const struct ctl_archive_round *round, struct ctl
 	if (!rc)
 		*ret = done;
 	return rc;
+}
+
+/* ---- for readers ---- */
+
+/* Of which jobs there are archives instead, for who has asked for another. */
+static int none(const char *dir, const char *name, struct ptc_error *err)
+{
+	static const char suffix[] = ".newest";
+	const struct dirent *entry;
+	struct ptc_buf b = PTC_BUF_INIT;
+	DIR *d = opendir(dir);
+	int rc;
+
+	while (d && (entry = readdir(d)) && b.len < 200) {
+		size_t n = strlen(entry->d_name), tail = sizeof suffix - 1;
+
+		if (n > tail && !strcmp(entry->d_name + n - tail, suffix))
+			ptc_buf_printf(&b, "%s%.*s", b.len ? ", " : "; it is an archive of ", (int)(n - tail),
+				       entry->d_name);
+	}
+	if (d)
+		closedir(d);
+	rc = ptc_error_set(err, PTC_ENOTFOUND, "%s is no checkpoint, and has no checkpoint of job %s%.300s", dir, name,
+			   b.len && !ptc_buf_failed(&b) ? b.data : "");
+	ptc_buf_done(&b);
+	return rc;
+}
+
+int ctl_archive_find(const char *dir, const char *name, char **ret_path, struct ptc_error *err)
+{
+	const struct ctl_archive_round round = { .name = name, .dir = dir };
+	struct archive a = { .round = &round, .lock = -1 };
+	ptc_auto_free char *found = NULL;
+	int rc = list(&a, err);
+
+	for (size_t i = 0; i < a.n && !rc; i++) {
+		char *path = a.v[i].whole ? ptc_asprintf("%s/%s", dir, a.v[i].name) : NULL;
+
+		if (path && ctl_ck_is(path) && (!found || is_marked(&a, a.v[i].name))) {
+			ptc_free(found);
+			found = path;
+			continue;
+		}
+		ptc_free(path);
+	}
+	list_done(&a);
+	if (!rc && !found)
+		rc = none(dir, name, err);
+	if (rc)
+		return rc;
+	*ret_path = found;
+	found = NULL;
+	return 0;
 }

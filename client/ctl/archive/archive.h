@@ -7,9 +7,9 @@
  *   DIR/JOB.lock                  locked by the process that writes
  *
  * Happy path of a round: lock; remove what kills left; write and verify a checkpoint of what is committed, if there is
- * none; name it in JOB.newest; remove the oldest ones, never the one that is named there. Every step is whole or
- * absent after a kill, and the next round goes on. Failure modes: PTC_ESTATE (another process has the lock), and those
- * of checkpoint.h. */
+ * none; name the newest in JOB.newest; remove the oldest ones, never the one that is named there. Every step is whole
+ * or absent after a kill, and the next round goes on. Failure modes: PTC_ESTATE (another process has the lock), and
+ * those of checkpoint.h. */
 #pragma once
 
 #include "client/ctl/checkpoint/checkpoint.h"
@@ -32,4 +32,7 @@ struct ctl_archived {
 	int64_t time_ms;  /* when it was written */
 	uint64_t wait_ms; /* not 0: the newest, which `name` is, is too new for another one; it is old enough then */
 };
+/* The path of the checkpoint of `name` that DIR/JOB.newest names, or else of the newest one; ptc_free it.
+ * PTC_ENOTFOUND: DIR has none. */
+int ctl_archive_find(const char *dir, const char *name, char **ret_path, struct ptc_error *err);
 int ctl_archive(struct ctl *c, const struct ctl_archive_round *round, struct ctl_archived *ret, struct ptc_error *err);

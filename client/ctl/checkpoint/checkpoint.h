@@ -24,6 +24,7 @@
 #define CTL_CK_DOCUMENT "ptc.json"
 #define CTL_CK_STATE    "ptc-state.json"
 #define CTL_CK_LEDGER   "ptc-ledger.json"
+#define CTL_CK_LAYOUT   "ptc-layout.json"
 #define CTL_CK_FILE     "__0_0.distcp"
 #define CTL_CK_VERSION  1
 
@@ -53,6 +54,9 @@ struct ctl_ck_source {
 	/* what a job goes on with; from ptc's own documents, else empty */
 	struct ptc_admin_resume resume;
 	char *state, *ledger; /* behind resume */
+	const char *config;   /* of the ranks whose state it was; NULL: not known */
+	char *layout;         /* what they had declared (formats/state/layout_doc.h); NULL: not known */
+	size_t layout_len;
 };
 /* Whether `path` is a directory with a checkpoint. */
 bool ctl_ck_is(const char *path);

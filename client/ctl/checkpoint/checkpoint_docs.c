@@ -4,7 +4,8 @@
  *   {"version": 1, "job", "uuid", "config", "generation", "snapshot", "step", "created_ms",
  *    "metadata": the hash of .metadata,
  *    "digests": {KEY: 16 digits}           a tensor of an item: its committed digest; a value: the digest of its part
- *    "documents": {"state": HASH, "ledger": HASH}}   ptc-state.json and ptc-ledger.json, if they are there
+ *    "documents": {"state": HASH, "ledger": HASH, "layout": HASH}}
+ *        ptc-state.json, ptc-ledger.json and ptc-layout.json, if they are there
  *
  * Failure modes: PTC_EDIGEST (a document is not the one that ptc.json names), PTC_EVERSION, PTC_EINVAL, those of files.
  */
@@ -15,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/number/digest.h"
 #include "base/sys/sys.h"
+#include "formats/state/layout_doc.h"
 #include "formats/state/state_doc.h"
 
 #include <errno.h>
@@ -80,6 +82,8 @@ int ctl_ck_write_documents(const char *dir, const char *job, const struct ptc_ad
 		rc = write_document(dir, CTL_CK_STATE, "state", info->state, info->state_len, documents, err);
 	if (!rc)
 		rc = write_document(dir, CTL_CK_LEDGER, "ledger", info->ledger, info->ledger_len, documents, err);
+	if (!rc && info->declared)
+		rc = write_document(dir, CTL_CK_LAYOUT, "layout", info->layout_json, info->layout_len, documents, err);
 	if (!rc) {
 		text = ptc_json_text(root);
 		rc = text ? ptc_sys_write_file(path, text, strlen(text), 0644, "checkpoint.document", err)
@@ -156,6 +160,10 @@ static int read_own(struct ctl_ck_source *s, const char *path, const char *hash,
 	rc = read_document(s, CTL_CK_STATE, "state", PTC_STATE_DOC_MAX_BYTES, &s->state, &s->resume.state_len, err);
 	if (!rc)
 		rc = read_document(s, CTL_CK_LEDGER, "ledger", LEDGER_MAX, &s->ledger, &s->resume.ledger_len, err);
+	if (!rc)
+		rc = read_document(s, CTL_CK_LAYOUT, "layout", PTC_LAYOUT_DOC_MAX_BYTES, &s->layout, &s->layout_len,
+				   err);
+	s->config = json_string_value(json_object_get(s->root, "config"));
 	s->resume.state = s->state;
 	s->resume.ledger = s->ledger;
 	return rc;
@@ -186,6 +194,7 @@ void ctl_ck_close(struct ctl_ck_source *s)
 	json_decref(s->root);
 	ptc_free(s->state);
 	ptc_free(s->ledger);
+	ptc_free(s->layout);
 	*s = (struct ctl_ck_source){ 0 };
 }
 

@@ -10,6 +10,7 @@
 #include "base/sys/fault.h"
 #include "client/ctl/files/files.h"
 #include "client/ctl/show/show.h"
+#include "reshard/spec/config.h"
 #include "reshard/spec/lint.h"
 
 #include <inttypes.h>
@@ -337,6 +338,10 @@ static int transfer(struct ctl_import *im, const struct ptc_admin_import *begun,
 	ctl_progress_init(&follow.progress);
 	im->committing = true;
 	rc = (checkpoint ? commit_checkpoint : commit)(im, begun->id, &follow, err);
+	if (im->to_run) {
+		ptc_free(follow.summary);
+		follow.summary = NULL;
+	}
 	return ctl_follow_end(im->c, &follow, rc, err);
 }
 
@@ -366,34 +371,95 @@ static int check_early(struct ctl_import *im, const char *path, struct ptc_error
 	return rc;
 }
 
-static int import(struct ctl *c, const struct ctl_target *target, unsigned nstreams, struct ptc_error *err)
+/* A job without state; of one that has some nothing is changed. */
+static int check_empty(struct ctl_import *im, struct ptc_error *err)
 {
-	struct ctl_import im = { .c = c, .job = c->args[0] };
+	ptc_auto_free char *text = NULL;
+	json_t *doc = NULL;
+	int rc = ptc_admin_status(im->c->admin, im->job, &text, err);
+
+	if (!rc)
+		rc = ptc_json_load("the daemon's answer", text, strlen(text), &doc, err);
+	if (!rc && json_is_true(json_object_get(json_array_get(json_object_get(doc, "jobs"), 0), "has_state")))
+		rc = ptc_error_set(err, PTC_ESTATE, "job %s has state already; delete it and create it again", im->job);
+	json_decref(doc);
+	return rc;
+}
+
+static bool is_same_config(const char *a, const char *b)
+{
+	ptc_auto_free char *text = ptc_malloc(2 * PTC_CONFIG_TEXT_MAX);
+	struct ptc_config config;
+
+	for (int i = 0; i < 2; i++)
+		if (!text || ptc_config_parse(i ? b : a, &config, NULL) ||
+		    ptc_config_format(&config, text + i * PTC_CONFIG_TEXT_MAX, PTC_CONFIG_TEXT_MAX))
+			return false;
+	return !strcmp(text, text + PTC_CONFIG_TEXT_MAX);
+}
+
+/* A job whose ranks declare their tensors gets these from the checkpoint, and where each byte lies until it runs. */
+static int give_layout(struct ctl_import *im, struct ptc_admin_target *t, struct ptc_error *err)
+{
+	const struct ctl_ck_source *s = &im->checkpoint;
+	struct ptc_error why = PTC_ERROR_INIT;
+	ptc_auto_free char *known = NULL;
+	int rc = check_empty(im, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_admin_probe(im->c->admin, im->job, s->layout, s->layout_len, &known, &why);
+	if (rc == PTC_ESTATE) /* the job's description has tensors and rules */
+		return 0;
+	if (rc)
+		return ptc_error_set(err, rc, "%s/" CTL_CK_LAYOUT ": %s", s->dir, why.text);
+	if (!im->to_run && (t->gpus || (t->config && !is_same_config(t->config, s->config))))
+		return ctl_usage(err,
+				 "the ranks of job %s declare its tensors, so until they run its state has the "
+				 "checkpoint's configuration, %s; leave out --config and --gpus",
+				 im->job, s->config);
+	t->config = s->config;
+	t->gpus = 0;
+	return 0;
+}
+
+static int import(struct ctl_import *im, const struct ctl_target *target, unsigned nstreams, struct ptc_error *err)
+{
+	struct ptc_admin_target t = target->t;
 	struct ptc_admin_import *begun;
+	int rc = ctl_connect(im->c, err);
+
+	if (!rc && im->checkpoint.layout && im->checkpoint.config)
+		rc = give_layout(im, &t, err);
+	if (!rc)
+		rc = ptc_admin_import_begin(im->c->admin, &t, &begun, err);
+	if (rc)
+		return rc;
+	ctl_catch_signals();
+	rc = transfer(im, begun, nstreams, err);
+	/* Once the commit was asked for, how the import ends is the daemon's. */
+	if (rc && !im->committing)
+		ptc_admin_abort(im->c->admin, im->job, begun->id, NULL);
+	ptc_admin_import_done(begun);
+	return rc;
+}
+
+int ctl_import_checkpoint(struct ctl *c, const struct ctl_target *target, struct ctl_ck_source *checkpoint,
+			  struct ptc_error *err)
+{
+	struct ctl_import im = { .c = c, .job = target->t.job, .checkpoint = *checkpoint, .to_run = true };
 	int rc;
 
-	rc = check_early(&im, c->args[1], err);
-	if (!rc)
-		rc = ctl_connect(c, err);
-	if (!rc)
-		rc = ptc_admin_import_begin(c->admin, &target->t, &begun, err);
-	if (rc) {
-		import_done(&im);
-		return rc;
-	}
-	ctl_catch_signals();
-	rc = transfer(&im, begun, nstreams, err);
-	/* Once the commit was asked for, how the import ends is the daemon's. */
-	if (rc && !im.committing)
-		ptc_admin_abort(c->admin, im.job, begun->id, NULL);
+	*checkpoint = (struct ctl_ck_source){ 0 };
+	rc = import(&im, target, DEFAULT_STREAMS, err);
 	import_done(&im);
-	ptc_admin_import_done(begun);
 	return rc;
 }
 
 static int run(struct ctl *c, struct ptc_error *err)
 {
 	const char *streams = ctl_option(c, "streams"), *value;
+	struct ctl_import im = { .c = c, .job = c->args[0] };
 	struct ctl_target target = { 0 };
 	uint64_t nstreams = DEFAULT_STREAMS;
 	size_t at = 0;
@@ -408,7 +474,10 @@ static int run(struct ctl *c, struct ptc_error *err)
 		rc = ctl_target_get(c, c->args[0], &target, err);
 	if (rc)
 		return rc;
-	rc = import(c, &target, (unsigned)nstreams, err);
+	rc = check_early(&im, c->args[1], err);
+	if (!rc)
+		rc = import(&im, &target, (unsigned)nstreams, err);
+	import_done(&im);
 	ctl_target_done(&target);
 	return rc;
 }
@@ -425,7 +494,9 @@ const struct ctl_verb ctl_import = {
 		"files, and never keeps a whole file in memory.\n"
 		"Without --config and --gpus the job gets the largest entry of its `gpus` table for which\n"
 		"there are devices (of --nodes, if given). If the table has no such entry, the job gets tp=1:\n"
-		"one rank, which holds everything once.\n",
+		"one rank, which holds everything once. A job whose ranks declare its tensors takes these from\n"
+		"the checkpoint (ptc-layout.json), and the configuration, too. ptcctl run --from creates a\n"
+		"job, imports a checkpoint and starts the ranks.\n",
 	CTL_OPTIONS(options),
 	.min_args = 2,
 	.max_args = 2,

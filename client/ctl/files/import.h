@@ -27,7 +27,13 @@ struct ctl_import {
 	uint64_t *digests;                    /* per item */
 	uint64_t total_bytes;
 	bool committing; /* ImportCommit was sent */
+	bool to_run; /* by ptcctl run, whose configuration is for the ranks, and which prints what there is to say */
 };
+
+/* Fills target->t.job from a checkpoint, and takes that over. If ranks declare the job's tensors, the state lies as the
+ * checkpoint's layout says, and the target's configuration does not count. */
+int ctl_import_checkpoint(struct ctl *c, const struct ctl_target *target, struct ctl_ck_source *checkpoint,
+			  struct ptc_error *err);
 
 /* Streams every part to the daemon over nstreams streams and fills digests. */
 int ctl_import_send(struct ctl_import *im, uint64_t import_id, unsigned nstreams, struct ptc_error *err);

@@ -40,31 +40,30 @@ static int load_header(struct ptc_daemon *d, const char *uuid, const struct ptc_
 	return 0;
 }
 
-/* What an export is of: the job's own description, or, where ranks have declared their tensors, these. */
-static int export_spec(struct ptc_daemon *d, const struct ptc_view *v, char **ret_json, size_t *ret_len,
-		       struct ptc_error *err)
+int ptc_api_spec_of(struct ptc_daemon *d, const struct ptc_meta_doc *meta, const char *layout_hash, char **ret_json,
+		    size_t *ret_len, struct ptc_error *err)
 {
 	const struct ptc_declared *declared;
 	const struct ptc_layout *layout;
 	const struct ptc_job_desc *job;
-	struct ptc_rule any = { .match = "*" }; /* a description has rules; whoever exports needs none */
+	struct ptc_rule any = { .match = "*" }; /* a description has rules; whoever exports or imports needs none */
 	struct ptc_job_desc desc = { 0 };
 	void *ref, *job_ref;
 	int rc;
 
-	if (!v->from.layout_hash[0])
-		return ptc_specs_read(&d->docs, v->meta.uuid, v->meta.spec_hash, ret_json, ret_len, err);
-	rc = ptc_specs_get(d->docs.specs, v->meta.uuid, v->meta.spec_hash, &job, &job_ref, err);
+	if (!layout_hash[0])
+		return ptc_specs_read(&d->docs, meta->uuid, meta->spec_hash, ret_json, ret_len, err);
+	rc = ptc_specs_get(d->docs.specs, meta->uuid, meta->spec_hash, &job, &job_ref, err);
 	if (rc)
 		return rc;
-	rc = ptc_layouts_get(d->docs.layouts, v->meta.uuid, v->from.layout_hash, &declared, &layout, &ref, err);
+	rc = ptc_layouts_get(d->docs.layouts, meta->uuid, layout_hash, &declared, &layout, &ref, err);
 	if (rc) {
 		ptc_specs_release(job_ref);
 		return rc;
 	}
 	desc.spec = declared->spec; /* borrowed, as is: */
 	desc.files = job->files;
-	desc.spec.name = v->meta.name;
+	desc.spec.name = (char *)(uintptr_t)meta->name; /* only read */
 	desc.spec.rules = &any;
 	desc.spec.nrules = 1;
 	rc = ptc_job_to_json(&desc, ret_json, ret_len, err);
@@ -144,7 +143,7 @@ static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, con
 	struct export_ranks ranks = { 0 };
 	char *json = NULL;
 	size_t len = 0;
-	int rc = files && list ? export_spec(d, v, &json, &len, err) : ptc_nomem(err);
+	int rc = files && list ? ptc_api_spec_of(d, &v->meta, v->from.layout_hash, &json, &len, err) : ptc_nomem(err);
 
 	for (size_t i = 0; rc == 0 && i < m->nfiles; i++) {
 		rc = load_header(d, v->meta.uuid, &m->files[i], &files[i], err);

@@ -44,14 +44,44 @@ static void abandon_on_loop(void *arg)
 		ptc_controller_abandon(ctl, a->id);
 }
 
+struct layout_ask {
+	struct ptc_daemon *d;
+	const char *uuid;
+	uint64_t id;
+	char *hash;
+	bool open;
+};
+
+static void layout_on_loop(void *arg)
+{
+	struct layout_ask *a = arg;
+	struct ptc_controller *ctl = ptc_controller_find(&a->d->controllers, a->uuid);
+
+	a->open = ctl && ptc_controller_import_layout(ctl, a->id, a->hash);
+}
+
+int ptc_api_import_layout(struct ptc_daemon *d, const char *uuid, uint64_t id, char ret_hash[PTC_HASH_HEX],
+			  struct ptc_error *err)
+{
+	struct layout_ask a = { .d = d, .uuid = uuid, .id = id, .hash = ret_hash };
+	int rc = ptc_loop_call(d->loop, layout_on_loop, &a);
+
+	if (rc)
+		return ptc_error_set(err, rc, "the daemon is stopping");
+	return a.open ? 0 : ptc_error_set(err, PTC_ESTATE, "the import is not open any more (aborted?); import again");
+}
+
 static int begin_reply(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_target *t, uint64_t id,
 		       struct ptc_error *err)
 {
 	Ptc__V1__ImportBeginReply reply = PTC__V1__IMPORT_BEGIN_REPLY__INIT;
+	char layout[PTC_HASH_HEX] = "";
 	size_t len = 0;
 	char *json = NULL;
-	int rc = ptc_specs_read(&d->docs, t->meta.uuid, t->meta.spec_hash, &json, &len, err);
+	int rc = ptc_api_import_layout(d, t->meta.uuid, id, layout, err);
 
+	if (rc == 0)
+		rc = ptc_api_spec_of(d, &t->meta, layout, &json, &len, err);
 	if (rc)
 		return rc;
 	reply.version = PTC_WIRE_VERSION;

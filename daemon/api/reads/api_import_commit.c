@@ -77,21 +77,12 @@ static bool keepable(const Ptc__V1__ImportedFile *f)
 	return name != NULL;
 }
 
-static int check_commit(struct ptc_daemon *d, const struct ptc_meta_doc *meta, const Ptc__V1__ImportCommitRequest *req,
-			struct ptc_error *err)
+static int check_request(const struct ptc_spec *spec, const Ptc__V1__ImportCommitRequest *req, struct ptc_error *err)
 {
-	const struct ptc_job_desc *desc;
-	size_t items;
-	bool *seen;
-	void *ref;
-	int rc = ptc_specs_get(d->docs.specs, meta->uuid, meta->spec_hash, &desc, &ref, err);
+	size_t items = ptc_spec_items(spec);
+	bool *seen = ptc_calloc(items, sizeof *seen);
+	int rc = seen ? 0 : ptc_nomem(err);
 
-	if (rc)
-		return rc;
-	items = ptc_spec_items(&desc->spec);
-	seen = ptc_calloc(items, sizeof *seen);
-	if (!seen)
-		rc = ptc_nomem(err);
 	if (rc == 0 && req->n_digests != items)
 		rc = ptc_error_set(err, PTC_EINVAL, "the client sent %zu digests, but the job has %zu items",
 				   req->n_digests, items);
@@ -99,8 +90,35 @@ static int check_commit(struct ptc_daemon *d, const struct ptc_meta_doc *meta, c
 		rc = ptc_error_set(err, PTC_EINVAL, "the client sent %zu files, but the job has %zu items",
 				   req->n_files, items);
 	for (size_t i = 0; rc == 0 && i < req->n_files; i++)
-		rc = check_file(&desc->spec, req->files[i], seen, err);
+		rc = check_file(spec, req->files[i], seen, err);
 	ptc_free(seen);
+	return rc;
+}
+
+/* The tensors are those of the job's description, or those that ranks once declared. */
+static int check_commit(struct ptc_daemon *d, const struct ptc_meta_doc *meta, const Ptc__V1__ImportCommitRequest *req,
+			struct ptc_error *err)
+{
+	const struct ptc_declared *declared;
+	const struct ptc_layout *layout;
+	const struct ptc_job_desc *desc;
+	char hash[PTC_HASH_HEX];
+	void *ref;
+	int rc = ptc_api_import_layout(d, meta->uuid, req->import_id, hash, err);
+
+	if (rc == 0 && hash[0]) {
+		rc = ptc_layouts_get(d->docs.layouts, meta->uuid, hash, &declared, &layout, &ref, err);
+		if (rc)
+			return rc;
+		rc = check_request(&declared->spec, req, err);
+		ptc_layouts_release(ref);
+		return rc;
+	}
+	if (rc == 0)
+		rc = ptc_specs_get(d->docs.specs, meta->uuid, meta->spec_hash, &desc, &ref, err);
+	if (rc)
+		return rc;
+	rc = check_request(&desc->spec, req, err);
 	ptc_specs_release(ref);
 	return rc;
 }

@@ -40,6 +40,15 @@ int ptc_pins_nodes(struct ptc_daemon *d, const struct ptc_read_view *view, const
 int ptc_api_import_find(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, uint64_t id,
 			struct ptc_target *ret_target, struct ptc_error *err);
 
+/* Of an import that is open, and that this daemon controls: the layout document of its tensors; "": the job's
+ * description has them. PTC_ESTATE: it is not open here any more. */
+int ptc_api_import_layout(struct ptc_daemon *d, const char *uuid, uint64_t id, char ret_hash[PTC_HASH_HEX],
+			  struct ptc_error *err);
+/* api_export.c: the job's description, or, with a layout document that says which tensors ranks have, one with these.
+ * ptc_free *ret_json. */
+int ptc_api_spec_of(struct ptc_daemon *d, const struct ptc_meta_doc *meta, const char *layout_hash, char **ret_json,
+		    size_t *ret_len, struct ptc_error *err);
+
 struct ptc_item_range;
 /* api_read.c: the ranges that a request asks for by three lists, of which each has an entry for each range. */
 struct ptc_asked_ranges {

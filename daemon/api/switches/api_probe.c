@@ -92,7 +92,8 @@ static int remember(struct ptc_daemon *d, const struct ptc_target *t, const stru
 			  f->config, f->differs);
 	else if (rc == 0 && !f->declared)
 		ptc_event(d->cluster, t->meta.uuid, "probed",
-			  "%.200s: a probe has found what its %u ranks would hold; plans and prices count with it",
+			  "%.200s: a probe or an archive says what its %u ranks would hold; plans and prices count "
+			  "with it",
 			  f->config, probed.world);
 	ptc_declared_done(&probed);
 	return rc;

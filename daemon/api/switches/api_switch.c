@@ -700,6 +700,7 @@ static int try_switch(struct turn *u, struct ptc_target *t, const struct ptc_api
 	asked.at_rest = t->has_record && !live;
 	asked.runs = resize && r.run_to;
 	asked.ranks = r.run_to;
+	asked.packed = ask->kind == PTC_SWITCH_IMPORT && !ask->source;
 
 	if (rc == 0)
 		rc = ptc_api_view(d, t, false, resize && !ask->start, &v, err);
@@ -711,7 +712,7 @@ static int try_switch(struct turn *u, struct ptc_target *t, const struct ptc_api
 	}
 	if (!asked.at_rest) /* ranks have gone on since */
 		ptc_copies_doc_done(&v.copies);
-	if (resize)
+	if (resize || asked.packed)
 		ptc_probed_join(&d->docs, &v);
 	if (ask->source)
 		rc = plan_rollback(d, t, &v, ask, &r, err);

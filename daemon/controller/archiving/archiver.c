@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/sys/child.h"
+#include "base/sys/fault.h"
 #include "base/sys/helper.h"
 #include "base/sys/sys.h"
 
@@ -123,7 +124,9 @@ static void start_work(void *arg, struct ptc_etcd *e)
 	void *ref;
 
 	(void)e;
-	s->status = ptc_specs_get(s->ctl->all->docs.specs, s->meta.uuid, s->meta.spec_hash, &desc, &ref, &s->err);
+	s->status = ptc_fault("archive.start") ? ptc_error_set(&s->err, PTC_EIO, "fault point archive.start")
+					       : ptc_specs_get(s->ctl->all->docs.specs, s->meta.uuid, s->meta.spec_hash,
+							       &desc, &ref, &s->err);
 	if (s->status)
 		return;
 	s->none = !desc->archive.dir;
@@ -248,7 +251,10 @@ void ptc_archiver_stop(struct ptc_controller *ctl)
 	a->phase = REST;
 	be_free(a);
 	snprintf(lane, sizeof lane, "a/%s", ctl->uuid);
-	ptc_require(ptc_cluster_steps(ctl->all->cluster, lane, steps, ended, n) == 0);
+	if (ptc_cluster_steps(ctl->all->cluster, lane, steps, ended, n) == 0)
+		return;
+	end_work(n, NULL); /* the daemon ends, and with it who would do that; or there is no memory for it */
+	ended(n);
 }
 
 static void hear(struct ptc_archiver *a)

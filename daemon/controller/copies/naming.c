@@ -201,5 +201,3 @@ void ptc_copy_keeper_name(struct ptc_copy_keeper *c)
 	/* the job's own lane: after what its switches have written */
 	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, name_work, name_done, n) == 0);
 }
-
-/* ---- tables that are not named any more ---- */

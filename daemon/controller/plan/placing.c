@@ -255,6 +255,30 @@ int ptc_plan_place(const struct ptc_device_pool *p, struct ptc_plan_layouts *l, 
 	return rc;
 }
 
+/* For bytes of more ranks than there are devices. Ranks in a row stay together, and each node gets as many as its
+ * devices say. Ranks do not run there: a number that the node's devices do not have does as well. */
+static int pack(const struct ptc_device_pool *p, uint32_t world, struct ptc_allocation *ret, struct ptc_error *err)
+{
+	struct ptc_device *ranks = ptc_calloc(world, sizeof *ranks);
+	ptc_auto_free uint32_t *parts = ptc_calloc(p->nnames, sizeof *parts);
+
+	if (!ranks || !parts) {
+		ptc_free(ranks);
+		return ptc_nomem(err);
+	}
+	for (uint32_t r = 0; r < world; r++) {
+		uint32_t node = p->ndevices ? p->devices[(uint64_t)r * p->ndevices / world].node : 0;
+
+		if (!p->ndevices || parts[node] == PTC_MAX_DEVICES_PER_NODE) {
+			ptc_free(ranks);
+			return ptc_device_pool_too_few(p, world, err);
+		}
+		ranks[r] = (struct ptc_device){ node, parts[node]++ };
+	}
+	*ret = (struct ptc_allocation){ ranks, world };
+	return 0;
+}
+
 int ptc_plan_layouts_make(struct ptc_controllers *all, const struct ptc_job_desc *desc, const struct ptc_view *v,
 			  const struct ptc_config *config, const struct ptc_device_pool *p, struct ptc_plan_layouts *l,
 			  char **ret_known, struct ptc_error *err)
@@ -262,10 +286,11 @@ int ptc_plan_layouts_make(struct ptc_controllers *all, const struct ptc_job_desc
 	ptc_auto_free char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
 	bool declared = desc->spec.ntensors == 0;
 	const char *known = NULL;
+	bool packed = p->req->packed && declared;
 	uint32_t world;
 	int rc = ptc_config_world(config, &world, err);
 
-	if (rc == 0 && world > p->ndevices) /* before a layout is made, which for many ranks is large */
+	if (rc == 0 && world > p->ndevices && !packed) /* before a layout is made, which for many ranks is large */
 		rc = ptc_device_pool_too_few(p, world, err);
 	if (rc == 0 && (!text || ptc_config_format(config, text, PTC_CONFIG_TEXT_MAX) != 0))
 		rc = ptc_nomem(err);
@@ -275,10 +300,18 @@ int ptc_plan_layouts_make(struct ptc_controllers *all, const struct ptc_job_desc
 		return rc;
 	if (declared)
 		known = ptc_manifest_layout_find(&v->manifest, text);
+	if (packed && !known)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "the ranks of job %s declare its tensors, and nobody knows yet which: import a "
+				     "checkpoint with ptc-layout.json, or write tensors and rules into the job's "
+				     "description (docs/archive.md)",
+				     v->meta.name);
 	if (declared && !known)
 		return ptc_plan_place_unknown(p, config, world, l, err);
 	rc = ptc_plan_layout_get(all, v, known ? known : "", text, &l->spec, &l->to, &l->to_ref, err);
 	if (rc == 0 && known && !(*ret_known = ptc_strdup(known)))
 		rc = ptc_nomem(err);
+	if (rc == 0 && world > p->ndevices)
+		rc = pack(p, world, &l->to_alloc, err);
 	return rc ? rc : ptc_plan_place(p, l, err);
 }

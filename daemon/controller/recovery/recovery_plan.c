@@ -17,7 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TRIES_MAX 64 /* configurations that are planned */
+#define TRIES_MAX 64  /* configurations that are planned */
+#define HINT_END  600 /* `waits` of struct ptc_recovery, without what is said around the error */
 
 struct ptc_recovery_task {
 	struct ptc_controller *ctl;
@@ -277,6 +278,23 @@ static int go_back(struct ptc_recovery_task *t, const struct ptc_job_desc *desc,
 	return 0;
 }
 
+/* What is lost may be in the job's archive, from which only a person can go on: an import is for a job without state. A
+ * line too long for `waits` would be cut, so it stays as it is. */
+static void name_archive(const struct ptc_recovery_task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+{
+	ptc_auto_free char *hint = NULL;
+	size_t n = strlen(err->text);
+
+	if (!desc->archive.dir)
+		return;
+	hint = ptc_asprintf(
+		"; if it stays lost, go on from the job's archive: `ptcctl stop %s --now`, `ptcctl job delete %s`, "
+		"`ptcctl run -f FILE --from %s`",
+		t->meta.name, t->meta.name, desc->archive.dir);
+	if (hint && n + strlen(hint) < HINT_END)
+		memcpy(err->text + n, hint, strlen(hint) + 1);
+}
+
 static void work(void *arg, struct ptc_etcd *etcd)
 {
 	struct ptc_recovery_task *t = arg;
@@ -299,6 +317,8 @@ static void work(void *arg, struct ptc_etcd *etcd)
 		rc = plan_now(t, desc, &p->err);
 		if (rc == PTC_ELOST)
 			rc = go_back(t, desc, &p->err);
+		if (rc == PTC_ELOST)
+			name_archive(t, desc, &p->err);
 		if (p->source)
 			p->source_view = t->view;
 		else
