@@ -34,8 +34,8 @@ struct ptc_controller {
 	struct ptc_view view,
 		source; /* from: the record; to: the switch under way. source: what a rollback goes back to */
 	/* what etcd says of copies, as last read or written, and what is done about them (copies/) */
-	struct ptc_copies_doc copies;
-	int64_t copies_revision;
+	struct ptc_copies_doc copies, maybe;   /* maybe.old: tables named by writes of which no outcome is known ... */
+	int64_t copies_revision, maybe_record; /* ... that compared this record; 0: there is none */
 	struct ptc_older_kept older;
 	struct ptc_archiver *archiver;
 	void (*archiver_free)(struct ptc_archiver *a); /* NULL: there is none */
