@@ -672,6 +672,8 @@ static int keep_result(struct ptc_controller *ctl, struct ptc_pull *p, struct pt
 	/* of an attempt that is over: the core has sent the next one, or none */
 	if (p->call->op == PTC_OP_STOP || p->call->op == PTC_OP_END || p->cancelled)
 		return 0;
+	if (p->call->op == PTC_OP_CAPTURE && p->call->node < ctl->nknown)
+		ctl->known[p->call->node].captured = ctl->known[p->call->node].revision;
 	if (!PTC_MORE(ctl->pulls, ctl->npulls))
 		return ptc_nomem(err);
 	pulls = ctl->pulls;

@@ -81,11 +81,11 @@ struct ptc_controller {
 	/* node states told to the core, by cluster number */
 	struct {
 		bool up, lost, asking, passed, told; /* asking: asked_ns has no answer yet; the last two: while down */
-		int64_t revision;
-		int64_t down_ns;  /* since when this daemon has seen it down; 0: it is up */
-		int64_t back_ns;  /* when it came back; 0: it did not */
-		int64_t asked_ns; /* loss/silent_nodes.c: the last question to it while it is down */
-		uint8_t silent;   /* so many in a row without an answer; PTC_SILENT_PROBES at most */
+		int64_t revision, captured; /* captured: what it was when the node answered Capture the last time */
+		int64_t down_ns;            /* since when this daemon has seen it down; 0: it is up */
+		int64_t back_ns;            /* when it came back; 0: it did not */
+		int64_t asked_ns;           /* loss/silent_nodes.c: the last question to it while it is down */
+		uint8_t silent;             /* so many in a row without an answer; PTC_SILENT_PROBES at most */
 	} * known;
 	size_t nknown;
 	struct ptc_recovery recovery;
