@@ -361,6 +361,42 @@ class KeepCopies(harness.Case):
                 job.check_whole(self)
             self.assertTrue(reached, "nobody died")
 
+    def test_answer_lost(self):
+        """etcd names the copies of a snapshot, and its answer is lost: those of the next snapshots come as before."""
+        fault = {n: {"PTC_FAULT": "etcd.copies.after=fail"} for n in ("n0", "n1", "n2")}
+        with self.cluster(nodes=3, devices=1, env=fault, **FAST) as c:
+            job = live.Job(c, self.dir, data="100000,7,8,4", blobs="rng/mine", run={"copies": {"count": 2}})
+            job.run("tp=2")
+            for step in (5, 10, 15):
+                job.wait_step(step)
+                job.do("snapshot")
+                self.wait_copies(job, 2)
+            c.ptcctl("verify", job.name, timeout_s=60 * PATIENCE)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("out"))
+
+    def test_outcome_unknown(self):
+        """etcd names the copies, its answer is lost, and it cannot be read: after the next commit nodes still have the tables that it names.
+        When it can be read again, the copies come, and those of before go."""
+        rules = self.path("fault")
+        harness.replace_file(rules, "etcd.copies.after=fail,copies.read@*=fail")
+        with self.cluster(nodes=2, devices=1, env={n: {"PTC_FAULT_FILE": rules} for n in ("n0", "n1")}, **FAST) as c:
+            job = self.job(c, rows=1 << 14, count=2)
+            job.imported("tp=2")
+            wait_for(lambda: self.document(c, job), 60 * PATIENCE, "a document of copies", 0.05)
+            harness.replace_file(rules, "copies.look@*=fail,copies.read@*=fail") # nobody makes other copies
+            job.resize("tp=1", extra=("--nodes", "n0"))
+            job.wait_idle()
+            c.restart("n1") # whose tables may still have been counted before
+            c.wait_nodes(["n0", "n1"], 60 * PATIENCE)
+            self.assertIn("n1", {h[0] for h in self.document(c, job)["keepers"]})
+            self.assertGreaterEqual(self.used(c, "n1"), job.state.bytes()) # half of it is the bridge's
+            harness.replace_file(rules, "")
+            self.wait_copies(job, 2)
+            job.check_whole(self)
+            wait_for(lambda: not (self.document(c, job) or {}).get("old"), 60 * PATIENCE, "old copies gone")
+            wait_for(lambda: self.used(c, "n1") <= job.state.bytes() + (8 << 20), 60 * PATIENCE, "their bytes gone, too")
+
     def test_giver_killed(self):
         """The node that has the only bytes is killed while it gives them, and comes back."""
         with self.cluster(nodes=3, devices=1, copies={"rate": "2MiB"}, **FAST) as c:

@@ -1157,6 +1157,40 @@ class Recover(harness.Case):
             self.assertRegex(self.events(c, job, "survived")[-1]["text"], r"that are left; not in it: blobs of rank 0 \(mask@tp, rng, where\)$")
             self.check_end(c, job)
 
+    def test_memory_lost_before_the_commit(self):
+        """The last node whose ranks are held has given their memory, and is lost with it before the commit: the commit does not name it, and the
+        job goes on from its snapshot, which another node has."""
+        env = {"n0": {"PTC_FAULT_FILE": self.path("fault"), "PTC_FAULT_LIST": self.path("points")}}
+        harness.replace_file(self.path("fault"))
+        with self.cluster(nodes=3, devices=1, env=env, **FAST) as c:
+            job = self.job(c, survive=1, every=1000000, elastic={"min_gpus": 1, "max_gpus": 2})
+            job.run("dp=2", nodes="n1,n2")
+            job.do("snapshot")
+            before = self.trains(c, job)
+            self.assertEqual("n0", before["controller"])
+            harness.replace_file(self.path("points"))
+            harness.replace_file(self.path("fault"), "etcd.commit1.before=hold")
+            c.power_off("n2")
+
+            def points():
+                with open(self.path("points"), encoding="ascii") as f:
+                    return f.read().split()
+
+            def lives(): # of n1
+                found = json.loads(c.etcdctl("get", "/ptc/nodes/n1", "-w", "json").stdout).get("kvs", [])
+                return {kv["create_revision"] for kv in found}
+            wait_for(lambda: "etcd.commit1.before" in points(), 60 * PATIENCE, "a first commit", 0.05)
+            was = lives()
+            c.power_off("n1", chunks=False)
+            c.restart("n1")
+            wait_for(lambda: lives() - was, 60 * PATIENCE, "another life of n1", 0.05)
+            harness.replace_file(self.path("fault"))
+            c.restart("n2")
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual(before["step"], after["step"])
+            self.assertEqual([], self.events(c, job, "survived"))
+            self.check_end(c, job)
+
     def test_not_covered(self):
         """What the lost node had is in no other rank: the job goes on from its snapshot, as ever."""
         with self.cluster(nodes=4, devices=1, **FAST) as c:

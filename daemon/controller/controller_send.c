@@ -319,8 +319,10 @@ static void keep_init(struct keep *k, const struct ptc_controller *ctl, uint32_t
 {
 	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
 
-	*k = keep_of(ctl->copies.nkeepers + ctl->copies.nold + ptc_older_tables_max(&ctl->older) + more);
+	*k = keep_of(ctl->copies.nkeepers + ctl->copies.nold + ctl->maybe.nold + ptc_older_tables_max(&ctl->older) +
+		     more);
 	ptc_copies_tables(&ctl->copies, name, keep_add, k);
+	ptc_copies_tables(&ctl->maybe, name, keep_add, k);
 	ptc_older_tables(&ctl->older, name, keep_add, k);
 }
 
@@ -344,6 +346,7 @@ static bool names_nothing(const struct ptc_controller *ctl, uint32_t node)
 	bool nothing = true;
 
 	ptc_copies_tables(&ctl->copies, name, some, &nothing);
+	ptc_copies_tables(&ctl->maybe, name, some, &nothing);
 	for (size_t i = 0; i < ctl->older.doc.n; i++)
 		nothing = nothing && !ptc_older_has(&ctl->older.doc.v[i], name);
 	return nothing || ptc_copy_keeper_emptied(ctl, name);
@@ -669,6 +672,8 @@ static int keep_result(struct ptc_controller *ctl, struct ptc_pull *p, struct pt
 	/* of an attempt that is over: the core has sent the next one, or none */
 	if (p->call->op == PTC_OP_STOP || p->call->op == PTC_OP_END || p->cancelled)
 		return 0;
+	if (p->call->op == PTC_OP_CAPTURE && p->call->node < ctl->nknown)
+		ctl->known[p->call->node].captured = ctl->known[p->call->node].revision;
 	if (!PTC_MORE(ctl->pulls, ctl->npulls))
 		return ptc_nomem(err);
 	pulls = ctl->pulls;

@@ -92,6 +92,7 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_controller_switch_done(ctl);
 	ptc_view_done(&ctl->view);
 	ptc_copies_doc_done(&ctl->copies);
+	ptc_copies_doc_done(&ctl->maybe);
 	ptc_copies_doc_done(&ctl->older.copies);
 	ptc_free(ctl->recovery.hold.ranks);
 	ptc_free(ctl->leaving);

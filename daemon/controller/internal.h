@@ -34,8 +34,8 @@ struct ptc_controller {
 	struct ptc_view view,
 		source; /* from: the record; to: the switch under way. source: what a rollback goes back to */
 	/* what etcd says of copies, as last read or written, and what is done about them (copies/) */
-	struct ptc_copies_doc copies;
-	int64_t copies_revision;
+	struct ptc_copies_doc copies, maybe;   /* maybe.old: tables named by writes of which no outcome is known ... */
+	int64_t copies_revision, maybe_record; /* ... that compared this record; 0: there is none */
 	struct ptc_older_kept older;
 	struct ptc_archiver *archiver;
 	void (*archiver_free)(struct ptc_archiver *a); /* NULL: there is none */
@@ -81,11 +81,11 @@ struct ptc_controller {
 	/* node states told to the core, by cluster number */
 	struct {
 		bool up, lost, asking, passed, told; /* asking: asked_ns has no answer yet; the last two: while down */
-		int64_t revision;
-		int64_t down_ns;  /* since when this daemon has seen it down; 0: it is up */
-		int64_t back_ns;  /* when it came back; 0: it did not */
-		int64_t asked_ns; /* loss/silent_nodes.c: the last question to it while it is down */
-		uint8_t silent;   /* so many in a row without an answer; PTC_SILENT_PROBES at most */
+		int64_t revision, captured; /* captured: what it was when the node answered Capture the last time */
+		int64_t down_ns;            /* since when this daemon has seen it down; 0: it is up */
+		int64_t back_ns;            /* when it came back; 0: it did not */
+		int64_t asked_ns;           /* loss/silent_nodes.c: the last question to it while it is down */
+		uint8_t silent;             /* so many in a row without an answer; PTC_SILENT_PROBES at most */
 	} * known;
 	size_t nknown;
 	struct ptc_recovery recovery;

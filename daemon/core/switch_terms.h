@@ -119,7 +119,7 @@ enum ptc_job_op {
 enum ptc_job_txn {
 	PTC_TXN_INTENT, /* puts the intent */
 	/* record := (from_generation, to_snapshot); run_from: its step := update.step. Deletes the intent for
-	 * SNAPSHOT only */
+	 * SNAPSHOT only. held: compares the keys that nodes had when they answered CAPTURE */
 	PTC_TXN_COMMIT1,
 	/* record := (to_generation, to_snapshot), manifest; deletes the intent. Compares node keys, too */
 	PTC_TXN_COMMIT2,

@@ -5,7 +5,8 @@
  * Happy path: nodes hold their ranks and say at which step each is; the controller chooses a step at which these have
  * every region, and lets ranks on to it if need be. Then come the switch's phases: the nodes that give are cleaned, the
  * intent has the step, each node captures its rank as S1 in two halves, with a look at the rank before and after;
- * COMMIT1 makes S1 the record's, and says that the ranks are given up. FINISH ends them; the job starts again.
+ * COMMIT1 compares the keys of the nodes that gave, makes S1 the record's, and says that the ranks are given up. FINISH
+ * ends them; the job starts again.
  * Failure modes: a node goes down at any time, with its rank or without, and may come back, also with an empty store; a
  * hold ends by itself; ranks fail; a rank's update ends late; what is left lacks a region, or the switch is aborted:
  * then HALT gives the ranks up, and S0 has to do. Another controller may take over at any time, while the one before
@@ -74,6 +75,7 @@
 #define BUG_NOT_ENDED    9
 #define BUG_NOT_TOLD     10
 #define BUG_OLD_TABLE    11
+#define BUG_KEYS         12
 
 #define TORN  7 /* bytes of no step */
 #define OTHER 3
@@ -108,6 +110,7 @@ byte up = ALL, downs, destroyed, overs;
 byte gone;   /* nodes whose tables were destroyed; for CHECK only */
 byte missed; /* nodes that have been down since their last FINISH; for CHECK only */
 byte half[NODES], half_by[NODES]; /* of a capture: the step of its first half, or TORN; for which fence */
+byte same[CONTROLLERS]; /* nodes that have the key under which they last answered that controller */
 
 /* ranks; each is whole at `step`, or in the update to the next */
 byte alive = ALL, held, updates;
@@ -248,6 +251,7 @@ inline forget_requests(n)
 		:: say[PATH(f, n)]?_,_
 		:: empty(say[PATH(f, n)])
 		fi;
+		CUT(n, same[f - 1]);
 		f++
 	:: else -> break
 	od;
@@ -323,6 +327,7 @@ inline request(op, k)
 	:: atomic { !asked && nempty(say[PATH(f, n)]) -> say[PATH(f, n)]?_,_ } /* to a request that was given up */
 	:: atomic { asked && nempty(say[PATH(f, n)]) ->
 		say[PATH(f, n)]?result,got;
+		PUT(n, same[f - 1]);
 		asked = false;
 		if
 		:: result == FENCED -> goto stopped
@@ -498,7 +503,12 @@ sealing:
 	atomic {
 		n = 0; arg = 0; got = 0; result = 0; may_give_up = false;
 		if
-		:: BUG == BUG_COMPARE || (lock == f && ranks == LIVE && intent == id) ->
+		:: BUG != BUG_KEYS && BUG != BUG_COMPARE && lock == f && intent == id && (gave & ~same[f - 1]) ->
+			REACHED(6); /* one that gave has another key now: all are asked again */
+			gave = 0;
+			goto sealing
+		:: BUG == BUG_COMPARE || (lock == f && ranks == LIVE && intent == id &&
+					  (BUG == BUG_KEYS || !(gave & ~same[f - 1]))) ->
 			CHECK(3, ranks == LIVE && stop > at);
 			record = 1;
 			at = stop;
@@ -522,11 +532,9 @@ sealing:
 			:: gave != gives -> REACHED(3)
 			:: else
 			fi;
+			/* P7: what the snapshot before has is not given up for what is nowhere */
 			n = (s1[0] -> 1 : 0) | (s1[1] -> 2 : 0) | (s1[2] -> 4 : 0);
-			if
-			:: COVER(n & place) != 3 && COVER(s0) == 3 -> REACHED(6) /* see held.md */
-			:: else
-			fi;
+			CHECK(7, COVER(n & place) == 3 || COVER(s0) != 3);
 			n = 0;
 			rec = 1; now = GIVEN_UP
 		:: else -> goto stopped

@@ -6,7 +6,8 @@
  * Happy path: blobs that are too long for a transaction are written first. (They are content-addressed, so writing them
  * twice is harmless.) Then one Txn writes the rest. It compares the lock's create_revision (we are still the
  * controller), the record's mod_revision (nobody else committed) and, for the second commit, the keys of the nodes that
- * hold the new generation.
+ * hold the new generation. A first commit of ranks that were held compares the keys of the nodes that gave their
+ * memory.
  *
  * Failure modes: a compare failed (CONFLICT); the outcome is not known (UNKNOWN: the core reloads the keys). */
 #include "daemon/controller/committing/internal.h"

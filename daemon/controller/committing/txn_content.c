@@ -255,10 +255,13 @@ static int make_older(struct ptc_controller *ctl, struct txn *t)
 	return make_bridge(ctl, t, &was);
 }
 
-/* Nodes that hold the new generation must be the ones that answered. */
+/* Nodes that hold the new generation must be the ones that answered. So must nodes that have captured ranks which they
+ * held: one that has restarted may have lost its table. (Nobody asks it again, as the core does after FILLING; if its
+ * key is another, the core asks all of them again.) */
 static int make_compares(struct ptc_controller *ctl, struct txn *t)
 {
-	const struct ptc_generation_doc *g = &ctl->view.to;
+	const bool held = t->kind == PTC_TXN_COMMIT1;
+	const struct ptc_generation_doc *g = held ? &ctl->view.from : &ctl->view.to;
 
 	t->nodes = ptc_calloc(MAX_NODE_COMPARES, sizeof *t->nodes);
 	if (!t->nodes)
@@ -266,10 +269,13 @@ static int make_compares(struct ptc_controller *ctl, struct txn *t)
 	for (size_t i = 0; i < g->nnodes && t->nnodes < MAX_NODE_COMPARES; i++) {
 		uint32_t n;
 
-		if (!ptc_cluster_find_node(ctl->all->cluster, g->nodes[i], &n))
+		if (!ptc_cluster_find_node(ctl->all->cluster, g->nodes[i], &n) ||
+		    (held && !ptc_job_gives(ctl->core, n)))
 			continue;
 		snprintf(t->nodes[t->nnodes].key, sizeof t->nodes[0].key, "/ptc/nodes/%s", g->nodes[i]);
-		t->nodes[t->nnodes++].revision = n < ctl->nknown ? ctl->known[n].revision : 0;
+		t->nodes[t->nnodes++].revision = n >= ctl->nknown ? 0
+						 : held           ? ctl->known[n].captured
+								  : ctl->known[n].revision;
 	}
 	return 0;
 }
@@ -314,7 +320,7 @@ int ptc_txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_job
 		if (rc == 0)
 			rc = make_manifest(ctl, t, up->step);
 	}
-	if (rc == 0 && t->kind == PTC_TXN_COMMIT2)
+	if (rc == 0 && (t->kind == PTC_TXN_COMMIT2 || (t->kind == PTC_TXN_COMMIT1 && ctl->intent.held)))
 		rc = make_compares(ctl, t);
 	if (rc == 0 && t->kind == PTC_TXN_COMMIT2)
 		t->event = ptc_recovery_event(ctl, &t->record);

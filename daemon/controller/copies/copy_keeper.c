@@ -103,13 +103,14 @@ static void retry(struct ptc_copy_keeper *c)
 	c->quiet = false;
 	rest(c, RETRY_NS << PTC_MIN(c->failures, (unsigned)RETRY_MAX));
 	c->failures++;
+	c->failed++;
 }
 
 /* Nothing more is to be done before something changes. */
 static void at_rest(struct ptc_copy_keeper *c)
 {
 	c->rested = true;
-	c->failures = 0;
+	c->failures = c->failed = 0;
 	rest(c, 0);
 }
 
@@ -309,7 +310,7 @@ static void pushed(struct ptc_copy_keeper *c)
 		return;
 	}
 	if (!fine) {
-		if (c->failures == RETRY_MAX)
+		if (c->failed == RETRY_MAX)
 			tell_failed(c, c->pushes[0]->node, c->pushes[0]->err.text);
 		retry(c);
 		return;
@@ -336,20 +337,42 @@ static void checked(struct ptc_copy_keeper *c, int status, const char *why)
 	ptc_copy_keeper_name(c);
 }
 
+static void document_failed(struct ptc_copy_keeper *c, const char *what, const char *why)
+{
+	char text[1024];
+
+	snprintf(text, sizeof text, "the document that names its copies cannot be %s: %.800s", what, why);
+	ptc_debug("copies", "job=%s %s", c->ctl->uuid, text);
+	if (c->failed == RETRY_MAX)
+		tell(c, "copies_failed", text);
+	retry(c);
+}
+
 static void named(struct ptc_copy_keeper *c, bool fine, const char *why)
 {
 	if (over(c))
 		return;
 	if (!fine) {
-		ptc_debug("copies", "job=%s its document of copies cannot be written: %s", c->ctl->uuid, why);
-		if (c->failures == RETRY_MAX)
-			tell(c, "copies_failed", why);
 		c->round++;
-		retry(c);
+		document_failed(c, "written", why);
 		return;
 	}
-	c->failures = 0;
+	c->failures = c->failed = 0;
 	rest(c, 0);
+}
+
+/* What etcd has is known, as far as it can be. */
+static void was_read(struct ptc_copy_keeper *c, bool fine, const char *why)
+{
+	if (over(c))
+		return;
+	if (!fine) {
+		document_failed(c, "read", why);
+		return;
+	}
+	c->copies_revision = c->ctl->copies_revision;
+	c->phase = PTC_KEEPER_LOOKING;
+	ptc_copy_keeper_look(c);
 }
 
 /* ---- when ---- */
@@ -394,6 +417,7 @@ static struct ptc_copy_keeper *make(struct ptc_controller *ctl)
 	c->pushed = pushed;
 	c->checked = checked;
 	c->named = named;
+	c->read = was_read;
 	return c;
 }
 
@@ -540,15 +564,18 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl)
 	end_stuck(c);
 	if (c->phase != PTC_KEEPER_REST || ptc_sys_now_ns() < c->next_ns || same(c, epoch))
 		return;
-	if (c->rested && c->config.count == 1 && !ctl->copies_revision &&
+	if (c->rested && c->config.count == 1 && !ctl->copies_revision && !ctl->maybe_record &&
 	    !ptc_leaving_any(ctl)) { /* it asks for none, and has none */
 		note_situation(c, epoch);
 		c->rested = c->bridged = true;
 		return;
 	}
 	note_situation(c, epoch);
-	c->phase = PTC_KEEPER_LOOKING;
-	ptc_copy_keeper_look(c);
+	c->phase = ctl->maybe_record ? PTC_KEEPER_NAMING : PTC_KEEPER_LOOKING;
+	if (ctl->maybe_record)
+		ptc_copy_keeper_read(c);
+	else
+		ptc_copy_keeper_look(c);
 }
 
 /* Nodes take copies, as far as it is known. */

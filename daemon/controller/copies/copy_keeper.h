@@ -75,8 +75,9 @@ struct ptc_copy_keeper {
 			      that are up; 0: none is known */
 	uint64_t epoch;
 	int64_t record_revision, copies_revision;
-	int64_t next_ns; /* not before */
-	unsigned failures;
+	int64_t next_ns;              /* not before */
+	unsigned failures;            /* rounds in a row, of this record */
+	unsigned failed;              /* .. of any: of many in a row an event tells */
 	struct ptc_job_copies config; /* count 0: not known yet */
 	bool told_short, told_full, brought, checking_more;
 	uint64_t round;                 /* makes new numbers for tables of copies of the same record */
@@ -96,6 +97,7 @@ struct ptc_copy_keeper {
 	void (*pushed)(struct ptc_copy_keeper *c);
 	void (*checked)(struct ptc_copy_keeper *c, int status, const char *why);
 	void (*named)(struct ptc_copy_keeper *c, bool fine, const char *why);
+	void (*read)(struct ptc_copy_keeper *c, bool fine, const char *why);
 	/* with `steps`: the record's step; so many of the next snapshots are left out; ranks have been told not to any
 	 * more; until held_ns they are not told, because the last snapshot has used the budget */
 	uint64_t step;
@@ -139,5 +141,5 @@ void ptc_copy_keeper_pushes_done(struct ptc_copy_keeper *c);
 /* Compares the digests of the nodes that succeeded with the manifest's. If a digest needs other nodes' boxes, these
  * give theirs. Then c->checked. */
 void ptc_copy_keeper_check(struct ptc_copy_keeper *c);
-/* naming.c: [loop] writes c->next; then c->named. */
-void ptc_copy_keeper_name(struct ptc_copy_keeper *c);
+/* naming.c: [loop] writes c->next; then c->named. The second only reads what etcd has; then c->read. */
+void ptc_copy_keeper_name(struct ptc_copy_keeper *c), ptc_copy_keeper_read(struct ptc_copy_keeper *c);

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the document of copies in etcd. Happy path: one transaction. It compares that we hold the lock, that the
  * record is the one that was looked at, that no switch has begun, and that nobody else has written the document. Then
- * nodes drop the tables that the document names no more. Failure modes: a compare failed, or etcd is unreachable:
- * nothing is named, and the keeper looks again; the document is too long. A node that misses the call drops these
- * tables at its next Finish. */
+ * nodes drop the tables that the document names no more. A node that misses the call drops these tables at its next
+ * Finish.
+ *
+ * Failure modes: a compare failed, or no answer came. Then the key is read, for the answer alone may be lost, and what
+ * etcd has is taken over. If it does not show the outcome (etcd is unreachable, or may still get the request), nodes
+ * keep the tables (ctl->maybe) until it is known, and the next round begins with reading the key. The document is too
+ * long: nothing is named. */
 #include "daemon/controller/copies/copy_keeper.h"
 #include "proto/pb.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/number/fence.h"
+#include "base/sys/fault.h"
 
 #include "ptc.pb-c.h"
 
@@ -133,12 +138,38 @@ static void drop_tables(struct ptc_copy_keeper *c, const struct ptc_copies_doc *
 struct name {
 	struct ptc_controller *ctl;
 	struct ptc_copy_keeper *c;
+	bool reads; /* it writes nothing */
 	char *json; /* NULL: the key goes */
 	int64_t fence, record_revision, copies_revision, revision;
-	bool ok;
+	bool ok, sent; /* sent: and nobody knows the outcome */
 	int status;
 	struct ptc_error err;
+	/* not ok: the document that etcd has, and whether it is what was to be written */
+	bool seen, ours;
+	struct ptc_copies_doc now;
+	int64_t now_revision;
 };
+
+static void see(struct name *n, struct ptc_etcd *e, const char *key)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	const size_t len = n->json ? strlen(n->json) : 0;
+	struct ptc_error err = PTC_ERROR_INIT;
+	int rc = ptc_fault("copies.read") ? ptc_error_set(&err, PTC_ECOORD, "a test wants the document not to be read")
+					  : ptc_etcd_get(e, key, false, 1, &kvs, &err);
+
+	if (rc == 0 && kvs.n)
+		rc = ptc_copies_doc_decode(kvs.kv[0].value, kvs.kv[0].len, &n->now, &err);
+	n->seen = rc == 0;
+	n->now_revision = kvs.n ? kvs.kv[0].mod_revision : 0;
+	n->ours = n->seen && !n->reads && n->now_revision != n->copies_revision && !n->json == !kvs.n &&
+		  (!kvs.n || (kvs.kv[0].len == len && memcmp(kvs.kv[0].value, n->json, len) == 0));
+	if (rc && !n->status) {
+		n->status = rc;
+		n->err = err;
+	}
+	ptc_etcd_kvs_done(&kvs);
+}
 
 static void name_work(void *arg, struct ptc_etcd *e)
 {
@@ -154,12 +185,80 @@ static void name_work(void *arg, struct ptc_etcd *e)
 	snprintf(record, sizeof record, "/ptc/jobs/%s/record", n->ctl->uuid);
 	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", n->ctl->uuid);
 	snprintf(key, sizeof key, "/ptc/jobs/%s/copies", n->ctl->uuid);
-	if (n->json && strlen(n->json) > PTC_COPIES_MAX_BYTES)
+	if (n->json && strlen(n->json) > PTC_COPIES_MAX_BYTES) {
 		n->status = ptc_error_set(&n->err, PTC_ELIMIT, "where they are takes more than %u bytes to write down",
 					  PTC_COPIES_MAX_BYTES);
-	else
+		return;
+	}
+	if (!n->reads)
 		n->status =
 			ptc_etcd_txn(e, cmp, PTC_ARRAY_LEN(cmp), &op, 1, "etcd.copies", &n->ok, &n->revision, &n->err);
+	n->sent = n->status != 0;
+	if (!n->ok)
+		see(n, e, key);
+}
+
+/* What the controller knows of etcd's document. */
+static void know(struct ptc_controller *ctl, struct ptc_copies_doc *now, int64_t revision)
+{
+	ptc_copies_doc_done(&ctl->copies);
+	ctl->copies = *now;
+	ctl->copies_revision = revision;
+	*now = (struct ptc_copies_doc){ 0 };
+	ptc_copy_keeper_committed(ctl);
+}
+
+static void known(struct ptc_controller *ctl)
+{
+	ptc_copies_doc_done(&ctl->maybe);
+	ctl->maybe_record = 0;
+}
+
+static void note_maybe(struct ptc_controller *ctl, const struct ptc_copies_keeper *v, size_t n)
+{
+	struct ptc_copies_doc *d = &ctl->maybe;
+
+	for (size_t i = 0; i < n; i++) {
+		size_t at = 0;
+
+		while (at < d->nold && (d->old[at].table != v[i].table || d->old[at].generation != v[i].generation ||
+					strcmp(d->old[at].node, v[i].node) != 0))
+			at++;
+		if (at < d->nold)
+			continue;
+		ptc_require(PTC_MORE(d->old, d->nold));
+		d->old[d->nold++] = v[i];
+	}
+}
+
+/* It is not written, as far as can be told now. */
+static void not_named(struct name *n)
+{
+	struct ptc_controller *ctl = n->ctl;
+	const bool moved = n->seen && n->now_revision != n->copies_revision;
+
+	/* what was sent before compared a document, and a record, that are no more */
+	if (moved || (n->seen && ctl->maybe_record != ctl->record_revision))
+		known(ctl);
+	if (n->sent && !moved) {
+		note_maybe(ctl, n->c->next.keepers, n->c->next.nkeepers);
+		note_maybe(ctl, n->c->next.old, n->c->next.nold);
+		ctl->maybe_record = n->record_revision;
+	}
+	if (n->seen && n->now_revision != ctl->copies_revision)
+		know(ctl, &n->now, n->now_revision);
+}
+
+static void named(struct name *n)
+{
+	struct ptc_controller *ctl = n->ctl;
+	struct ptc_copies_doc was = ctl->copies;
+
+	ctl->copies = (struct ptc_copies_doc){ 0 };
+	known(ctl);
+	know(ctl, &n->c->next, n->json ? n->revision : 0);
+	drop_tables(n->c, &was);
+	ptc_copies_doc_done(&was);
 }
 
 static void name_done(void *arg)
@@ -168,31 +267,38 @@ static void name_done(void *arg)
 	struct ptc_controller *ctl = n->ctl;
 	struct ptc_copy_keeper *c = n->c;
 
-	if (!ctl->gone && n->ok) {
-		struct ptc_copies_doc was = ctl->copies;
-
-		ctl->copies = c->next;
-		ctl->copies_revision = n->json ? n->revision : 0;
-		c->next = (struct ptc_copies_doc){ 0 };
-		ptc_copy_keeper_committed(ctl);
-		drop_tables(c, &was);
-		ptc_copies_doc_done(&was);
+	if (n->ours) { /* only the answer was lost */
+		n->ok = true;
+		n->revision = n->now_revision;
 	}
-	c->named(c, n->ok, n->status ? n->err.text : "the job's record has changed meanwhile");
+	if (!ctl->gone && n->ok)
+		named(n);
+	else if (!ctl->gone)
+		not_named(n);
+	if (n->reads)
+		c->read(c, n->seen, n->err.text);
+	else
+		c->named(c, n->ok,
+			 n->status ? n->err.text
+			 : n->now_revision == n->copies_revision
+				 ? "the job's record has changed meanwhile"
+				 : "etcd has another document than the controller knew");
+	ptc_copies_doc_done(&n->now);
 	ptc_free(n->json);
 	ptc_controller_unref(ctl);
 	ptc_free(n);
 }
 
-void ptc_copy_keeper_name(struct ptc_copy_keeper *c)
+static void run(struct ptc_copy_keeper *c, bool reads)
 {
 	struct ptc_controller *ctl = c->ctl;
 	struct name *n = ptc_calloc(1, sizeof *n);
-	bool empty = !c->next.nkeepers && !c->next.nold;
+	bool empty = reads || (!c->next.nkeepers && !c->next.nold);
 
 	ptc_require(n);
 	*n = (struct name){ .ctl = ptc_controller_ref(ctl),
 			    .c = c,
+			    .reads = reads,
 			    .fence = ctl->fence,
 			    .record_revision = ctl->record_revision,
 			    .copies_revision = ctl->copies_revision };
@@ -200,4 +306,14 @@ void ptc_copy_keeper_name(struct ptc_copy_keeper *c)
 	ptc_require(empty || n->json);
 	/* the job's own lane: after what its switches have written */
 	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, name_work, name_done, n) == 0);
+}
+
+void ptc_copy_keeper_name(struct ptc_copy_keeper *c)
+{
+	run(c, false);
+}
+
+void ptc_copy_keeper_read(struct ptc_copy_keeper *c)
+{
+	run(c, true);
 }

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 static struct {
-	unsigned looks, pushes, cancels, bridged, told, named;
+	unsigned looks, pushes, cancels, bridged, told, named, reads;
 	bool idle, builds, yields;        /* yields: there is a bridge */
 	char yielded[64];                 /* the nodes without room */
 	unsigned soon;                    /* so often the keeper has asked to be called again */
@@ -119,6 +119,12 @@ void ptc_copy_keeper_check(struct ptc_copy_keeper *c)
 void ptc_copy_keeper_name(struct ptc_copy_keeper *c)
 {
 	(void)c;
+}
+
+void ptc_copy_keeper_read(struct ptc_copy_keeper *c)
+{
+	(void)c;
+	seen.reads++;
 }
 
 int ptc_copy_keeper_nodes(struct ptc_controllers *all, const struct ptc_view *v, bool up,
@@ -693,6 +699,48 @@ static void test_stuck_push(void **state)
 	assert_int_equal(seen.told, 1);
 }
 
+/* With each snapshot the document cannot be written: an event says so, once, until a round has succeeded. */
+static void test_never_named(void **state)
+{
+	unsigned round = 0;
+
+	(void)state;
+	for (unsigned told = 0; told < 2; told++) {
+		for (unsigned i = 0; i < 20; i++) {
+			looks(++round);
+			answer_round(1, true, false);
+			w->ctl.keeper->named(w->ctl.keeper, false, "a test wants it");
+			w->ctl.keeper->next_ns = 0;
+			commit(round, 1);
+		}
+		assert_int_equal(seen.failed_told, told + 1);
+		looks(++round);
+		answer_round(1, true, false);
+		w->ctl.keeper->named(w->ctl.keeper, true, NULL);
+		commit(round, 1);
+	}
+}
+
+/* A write of the document has no known outcome: a round begins with reading it, and is over if it cannot be read. */
+static void test_reads_first(void **state)
+{
+	struct ptc_copy_keeper *c;
+
+	(void)state;
+	looks(1);
+	answer_round(1, true, false);
+	c = w->ctl.keeper;
+	w->ctl.maybe_record = w->ctl.record_revision;
+	c->named(c, false, "a test wants it");
+	for (unsigned i = 1; i < 4; i++) {
+		c->next_ns = 0;
+		ptc_copy_keeper_tick(&w->ctl);
+		assert_true(seen.reads == i && seen.looks == 1 && c->phase == PTC_KEEPER_NAMING);
+		c->read(c, i == 3, "a test wants it");
+	}
+	assert_true(seen.looks == 2 && c->phase == PTC_KEEPER_LOOKING);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -713,6 +761,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_builds_ahead, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_short_told_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stuck_push, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_never_named, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_reads_first, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

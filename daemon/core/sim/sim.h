@@ -58,6 +58,7 @@ enum sim_bug {
 	SIM_BUG_HELD_STEP,     /* a node captures ranks that it holds at whatever step they are */
 	SIM_BUG_HELD_ALONE,    /* the shell commits what survivors held though some items are nowhere */
 	SIM_BUG_HELD_PLACE,    /* the placement of what survivors held names the lost nodes */
+	SIM_BUG_HELD_KEYS,     /* etcd makes the commit of what survivors held without comparing these nodes' keys */
 	SIM_BUG_HELD_ANEW,     /* as CAPTURE_ANEW, of ranks that it held */
 	SIM_BUG_LET_ON_EARLY,  /* ranks that are let on to the others' step count as there before they are */
 	/* only with `keep` */

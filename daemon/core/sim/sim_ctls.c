@@ -196,6 +196,11 @@ static void up_txn(struct sim *s, int i, const struct ptc_job_update *u)
 	t->compared_at = c->compared_at;
 	t->new_incarnation = u->new_incarnation && s->o.bug != SIM_BUG_NO_NEW_INCARNATION;
 	memcpy(t->key, c->seen, sizeof(t->key)); /* what the core knows of */
+	if (u->txn == PTC_TXN_COMMIT1 && c->sw.held) {
+		memcpy(t->key, c->captured_key, sizeof(t->key));
+		for (uint32_t k = 0; k < c->sw.nfrom; k++)
+			t->gave |= (uint32_t)ptc_job_gives(c->job, c->sw.from[k]) << c->sw.from[k];
+	}
 }
 
 static void ctl_read(struct sim *s, int i, uint64_t reload)
@@ -439,7 +444,7 @@ static void on_answer(struct sim *s, const struct ev *ev)
 		return;
 	}
 	if (ev->kind == EV_REP && ev->op == PTC_OP_CAPTURE && ev->status == 0 && ev->seq == c->sent[ev->node])
-		c->captured[ev->node] = ev->table;
+		c->captured[ev->node] = ev->table, c->captured_key[ev->node] = c->seen[ev->node];
 	if (ev->kind == EV_REP && (ev->op == PTC_OP_PREPARE || ev->op == PTC_OP_FINISH) && c->job && ev->status == 0)
 		sim_yield_heard(s, c, ev->node, &ev->table);
 	sim_ctl_feed(s, ev->who, &e);

@@ -23,6 +23,10 @@ static bool txn_compares(struct sim *s, const struct txn *t)
 	bool lists = back || t->kind == PTC_TXN_COMMIT1 || t->kind == PTC_TXN_COMMIT2;
 	if (s->o.bridge && lists && t->older_mod != e->older.mod)
 		return false;
+	for (uint32_t n = 0; s->o.bug != SIM_BUG_HELD_KEYS && n < SIM_NODES; n++) {
+		if (t->gave >> n & 1 && (!t->key[n] || t->key[n] != e->key[n]))
+			return false;
+	}
 	for (uint32_t i = 0; t->kind == PTC_TXN_COMMIT2 && s->o.bug != SIM_BUG_COMMIT_LOST && i < t->sw.nto; i++) {
 		uint32_t n = t->sw.to[i];
 		if (!t->key[n] || t->key[n] != e->key[n])
@@ -143,7 +147,9 @@ static void commit1(struct sim *s, const struct txn *t)
 	supersede(s, t);
 	s->res->left_out += t->without != r->without;
 	r->without = t->without;
-	r->at = 0;
+	r->at = w->held ? s->now : 0;
+	r->stood = 0;
+	memcpy(r->key, e->key, sizeof(r->key));
 	s->given_up |= t->without;
 	r->snap = w->to_snap;
 	r->mod = e->rev;

@@ -39,9 +39,9 @@ void sim_machine_destroy(struct sim *s, uint32_t i, bool for_good)
 	n->gone = for_good;
 }
 
-/* A second commit names no node that is known to be another than the one that answered, and none that was lost before
- * it was asked for the last time: what was lost before the commit is excused only if it was lost after that, and as
- * long as the key stood that the node had then. */
+/* A second commit, and a first one of ranks that were held, names no node that is known to be another than the one that
+ * answered. A second commit names none that was lost before it was asked for the last time. So what was lost before the
+ * commit is excused only if it was lost after that, and as long as the key stood that the node had then. */
 static bool could_be_named(const struct ruin *ruin, const struct record *r)
 {
 	return ruin->at >= r->at || (ruin->at >= r->stood && ruin->key == r->key[ruin->node]);

@@ -40,7 +40,9 @@ struct record {
 	uint32_t n, nodes[SIM_NODES], layout;
 	uint32_t without; /* the placement is the layout's nodes without these */
 	uint64_t mod;
-	uint64_t at, key[SIM_NODES]; /* of the second commit: when, and the nodes' keys; at 0: a first commit made it */
+	/* of the second commit, or of the first one of ranks that were held: when, and the nodes' keys; at 0: another
+	 * one made it */
+	uint64_t at, key[SIM_NODES];
 	uint64_t stood;     /* of the second commit: all nodes have said since then that their tables are there */
 	uint32_t copy;      /* one more than the node that has a copy of all items; 0: there is none */
 	uint64_t copy_snap; /* in the key of that copy's table; two snapshots of equal content have the same copy */
@@ -170,6 +172,7 @@ struct txn { /* controller to etcd, with the compared revisions */
 	uint64_t step;
 	bool new_incarnation;
 	uint32_t without;        /* COMMIT1: nodes of `from` that gave nothing */
+	uint32_t gave;           /* COMMIT1 of ranks that are held: nodes whose keys are compared */
 	uint64_t compared_at;    /* COMMIT2: when its digests began to be compared */
 	bool yielded, no_bridge; /* the bridge goes, for a node has dropped its tables; the record gets none */
 	enum why_shed { SHED_COPIED, SHED_NOWHERE, SHED_ROOM, SHED_YIELDED } why; /* EV_SHED */
@@ -195,7 +198,8 @@ struct ctl {
 	uint64_t ended_at;           /* when the last such switch ended */
 	uint64_t compared_at;        /* when digests began to be compared for the last time */
 	uint64_t least, still_since; /* the least visible step of the record's ranks, and since when it has not moved */
-	struct table captured[SIM_NODES]; /* the table that the node reported as captured */
+	struct table captured[SIM_NODES]; /* the table that the node reported as captured, and its key then */
+	uint64_t captured_key[SIM_NODES];
 	/* As daemon/controller/older has them: a node has dropped tables of the bridge (one more than its number); the
 	 * record's generation gets no bridge; the bridge is being taken out (the request); nodes to be told anew. */
 	uint32_t yielded, tell, shed_node;

@@ -332,6 +332,7 @@ static const char *const bug_names[SIM_BUG_COUNT] = {
 	[SIM_BUG_HELD_STEP] = "held step",
 	[SIM_BUG_HELD_ALONE] = "held alone",
 	[SIM_BUG_HELD_PLACE] = "held place",
+	[SIM_BUG_HELD_KEYS] = "held keys",
 	[SIM_BUG_LET_ON_EARLY] = "let on early",
 	[SIM_BUG_OLDER_FORGOTTEN] = "older forgotten",
 	[SIM_BUG_OLDER_LATE] = "older late",
