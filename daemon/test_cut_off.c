@@ -2,6 +2,7 @@
 /* When a node that has no lease ends its ranks, by which other machines answer. The cluster and the ranks are decided
  * here; the connections are the kernel's. A machine is an address of 127.0.0.0/8 but 127.0.0.1, which is our own. */
 #include "daemon/ptcd.h"
+#include "daemon/cluster/loss/addresses.h"
 #include "daemon/workers/group/rank_groups.h"
 
 #include "base/sys/sys.h"
@@ -10,6 +11,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -35,9 +37,16 @@ static struct {
 	void (*run)(void *arg, struct ptc_etcd *etcd); /* the look under way */
 	void (*done)(void *arg);
 	void *arg;
+	struct ptc_addresses *addresses;
 } t;
 
 /* ---- the rooms below ---- */
+
+struct ptc_addresses *ptc_cluster_addresses(const struct ptc_cluster *c)
+{
+	(void)c;
+	return t.addresses;
+}
 
 int64_t ptc_cluster_lease(struct ptc_cluster *c)
 {
@@ -105,19 +114,58 @@ static int held[1 + BACKLOG]; /* a listener that takes no connection, and those 
 static uint16_t silent_port, refusing_port;
 static const char *second; /* address of "two" */
 
+/* ---- names ---- */
+
+/* The name server says nothing while it is gone. */
+static pthread_mutex_t server_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t server_wake = PTHREAD_COND_INITIALIZER;
+static bool server_gone;
+
+static void server_answers(bool answers)
+{
+	pthread_mutex_lock(&server_lock);
+	server_gone = !answers;
+	pthread_cond_broadcast(&server_wake);
+	pthread_mutex_unlock(&server_lock);
+}
+
+/* The name "two" has two addresses. At the first one every port is silent that is so at 127.0.0.2, as at the only one
+ * of the name "one". No other name is known. */
+int __real_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret);
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret);
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret)
+{
+	const bool two = strcmp(host, "two") == 0, name = two || strcmp(host, "one") == 0;
+	int rc;
+
+	if (hints->ai_flags & AI_NUMERICHOST)
+		return __real_getaddrinfo(host, port, hints, ret);
+	pthread_mutex_lock(&server_lock);
+	while (server_gone)
+		pthread_cond_wait(&server_wake, &server_lock);
+	pthread_mutex_unlock(&server_lock);
+	if (!name)
+		return EAI_NONAME;
+	rc = __real_getaddrinfo("127.0.0.2", port, hints, ret);
+	return rc || !two ? rc : __real_getaddrinfo(second, port, hints, &(*ret)->ai_next);
+}
+
 static int setup(void **state)
 {
 	(void)state;
 	memset(&t, 0, sizeof t);
 	d.config.coordinator.local = true;
+	t.addresses = ptc_addresses_new();
 	d.config.cut_off_after_ms = 1;
-	return ptc_cut_off_new(&d, &o, NULL);
+	return t.addresses ? ptc_cut_off_new(&d, &o, NULL) : -1;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
 	o = ptc_cut_off_free(o);
+	server_answers(true);
+	t.addresses = ptc_addresses_free(t.addresses);
 	return 0;
 }
 
@@ -200,15 +248,22 @@ static void tick(unsigned looks)
 	}
 }
 
-/* The name "two" has two addresses. At the first one every port is silent that is so at 127.0.0.2. */
-int __real_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret);
-int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret);
-int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret)
+/* The node has its lease until the addresses of all nodes are known, but those of the last `unknown`. */
+static void learn(size_t unknown)
 {
-	const bool two = strcmp(host, "two") == 0;
-	int rc = __real_getaddrinfo(two ? "127.0.0.2" : host, port, hints, ret);
+	int64_t until = ptc_sys_now_ns() + PATIENCE_S * INT64_C(1000000000);
+	struct ptc_machine_at at;
 
-	return rc || !two ? rc : __real_getaddrinfo(second, port, hints, &(*ret)->ai_next);
+	t.lease = 1;
+	for (size_t i = 0; i + unknown < t.nnodes;) {
+		assert_true(ptc_sys_now_ns() < until);
+		ptc_cut_off_tick(o);
+		if (ptc_addresses_know(t.addresses, t.nodes[i].doc.address, &at))
+			i++;
+		else
+			poll(NULL, 0, 1);
+	}
+	t.lease = 0;
 }
 
 /* ---- tests ---- */
@@ -237,10 +292,18 @@ static void test_second_address(void **state)
 	(void)state;
 	add("two", silent_port);
 	second = "127.0.0.3"; /* where nobody listens */
+	learn(0);
 	tick(LOOKS);
 	assert_int_equal(0, t.ended);
+}
+
+static void test_second_address_silent(void **state)
+{
+	(void)state;
+	add("two", silent_port);
 	second = "127.0.0.2";
-	tick(LOOKS + 1);
+	learn(0);
+	tick(LOOKS);
 	assert_int_equal(1, t.ended);
 }
 
@@ -250,7 +313,48 @@ static void test_second_address_own(void **state)
 	(void)state;
 	add("two", silent_port);
 	second = "127.0.0.1";
+	learn(0);
 	tick(LOOKS);
+	assert_int_equal(0, t.ended);
+}
+
+/* A node that is cut off reaches no name server, and does not wait for one. */
+static void test_name_server_gone(void **state)
+{
+	(void)state;
+	add("one", silent_port);
+	learn(0);
+	server_answers(false);
+	add("new", silent_port); /* it has come since */
+	tick(1);
+	assert_int_equal(0, t.ended); /* nothing can be told of as many as are silent */
+	add("one", silent_port);
+	tick(2);
+	assert_int_equal(1, t.ended);
+}
+
+/* The name server and etcd have gone together; the other machine is there. */
+static void test_name_server_gone_alone(void **state)
+{
+	(void)state;
+	add("one", refusing_port);
+	learn(0);
+	server_answers(false);
+	tick(LOOKS);
+	assert_int_equal(0, t.ended);
+}
+
+/* Machines of which no address was ever known are not silent. */
+static void test_never_known(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < MACHINES; i++)
+		add("unknown", silent_port);
+	learn(MACHINES);
+	tick(2 * LOOKS);
+	assert_int_equal(0, t.ended);
+	add("127.0.0.2", silent_port);
+	tick(4 * LOOKS);
 	assert_int_equal(0, t.ended);
 }
 
@@ -288,7 +392,11 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_all_silent, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_last_answers, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_second_address, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_second_address_silent, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_second_address_own, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_name_server_gone, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_name_server_gone_alone, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_never_known, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_own, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_lease_between, setup, teardown),
 	};
