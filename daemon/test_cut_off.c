@@ -7,23 +7,20 @@
 
 #include "base/sys/sys.h"
 
-#include <arpa/inet.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "daemon/cluster/loss/test_ports.h"
+
 #define MACHINES   40 /* more than one look asks */
 #define LOOKS      2  /* that ask all of them */
-#define BACKLOG    8  /* connections that surely fill the queue of a listener that takes none */
 #define PATIENCE_S 60
 #define UUID       "0195f1f0-0000-7000-8000-000000000001"
 
@@ -110,8 +107,6 @@ void ptc_workers_standby_end(struct ptc_workers *w, const char *uuid)
 
 static struct ptc_daemon d;
 static struct ptc_cut_off *o;
-static int held[1 + BACKLOG]; /* a listener that takes no connection, and those that fill its queue */
-static uint16_t silent_port, refusing_port;
 static const char *second; /* address of "two" */
 
 /* ---- names ---- */
@@ -166,44 +161,6 @@ static int teardown(void **state)
 	o = ptc_cut_off_free(o);
 	server_answers(true);
 	t.addresses = ptc_addresses_free(t.addresses);
-	return 0;
-}
-
-static int bound(uint16_t *ret_port)
-{
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1) };
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	socklen_t len = sizeof at;
-
-	assert_true(fd >= 0);
-	assert_int_equal(0, bind(fd, (struct sockaddr *)&at, sizeof at));
-	assert_int_equal(0, getsockname(fd, (struct sockaddr *)&at, &len));
-	*ret_port = ntohs(at.sin_port);
-	return fd;
-}
-
-/* A port that drops every packet of a new connection, because its queue is full; and one that nobody listens at. */
-static int open_ports(void **state)
-{
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1) };
-
-	(void)state;
-	close(bound(&refusing_port));
-	held[0] = bound(&silent_port);
-	assert_int_equal(0, listen(held[0], 0));
-	at.sin_port = htons(silent_port);
-	for (size_t i = 1; i <= BACKLOG; i++) {
-		held[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-		connect(held[i], (struct sockaddr *)&at, sizeof at);
-	}
-	return 0;
-}
-
-static int close_ports(void **state)
-{
-	(void)state;
-	for (size_t i = 0; i <= BACKLOG; i++)
-		close(held[i]);
 	return 0;
 }
 
