@@ -36,7 +36,7 @@ struct suspect {
 	struct ptc_controllers *all;
 	struct suspect *next;
 	uint32_t node;
-	int64_t lease;
+	int64_t lease, begun_ns;
 	bool looked_for; /* by the look under way */
 	char name[PTC_NAME_MAX + 1];
 	char why[PTC_ERROR_MAX];
@@ -48,6 +48,7 @@ struct ptc_suspicion {
 	bool looking;
 	bool yields;
 	int64_t alone_ns; /* no machine has answered since then; 0: one has, or nobody was asked */
+	int64_t over_ns;  /* .. and until then, the last time */
 	int64_t next_ns, want_ns;
 	/* The look's. */
 	size_t n, nsuspects; /* the suspects come first */
@@ -92,23 +93,18 @@ static bool is_up(const struct suspect *s)
 	return n->up && n->lease == s->lease && !atomic_load(s->all->stopping);
 }
 
-static void condemn(struct suspect *s, bool heard)
+/* guilty: it has left a question unanswered, and this node's network works. */
+static void condemn(struct suspect *s, bool guilty)
 {
-	bool up = is_up(s);
-
-	if (up && heard)
+	guilty = guilty && is_up(s);
+	if (guilty)
 		ptc_warn("node", "node=%s does not answer (%s); revoking its lease", s->name, s->why);
-	else if (up)
-		ptc_warn(
-			"node",
-			"node=%s does not answer (%s), and neither does any other machine: perhaps this node's network "
-			"has failed, so the lease is not revoked",
-			s->name, s->why);
-	if (!up || !heard || ptc_cluster_run(s->all->cluster, "revoke", revoke, ptc_free, s) != 0)
+	if (!guilty || ptc_cluster_run(s->all->cluster, "revoke", revoke, ptc_free, s) != 0)
 		ptc_free(s);
 }
 
-/* Those that the look was for. */
+/* Those that the look was for. Who was asked while no machine answered is not to blame: if it does not answer now
+ * either, it is suspected again. */
 static void condemn_all(struct ptc_suspicion *s, bool heard)
 {
 	struct suspect **at = &s->waiting;
@@ -121,7 +117,7 @@ static void condemn_all(struct ptc_suspicion *s, bool heard)
 			continue;
 		}
 		*at = one->next;
-		condemn(one, heard);
+		condemn(one, heard && !s->alone_ns && one->begun_ns > s->over_ns);
 	}
 }
 
@@ -129,6 +125,8 @@ static void not_alone(struct ptc_suspicion *s)
 {
 	if (s->yields)
 		ptc_info("node", "another machine answers again, or no other node is up: this node takes locks again");
+	if (s->alone_ns)
+		s->over_ns = ptc_sys_now_ns();
 	s->alone_ns = 0;
 	s->yields = false;
 }
@@ -138,8 +136,12 @@ static void alone(struct ptc_suspicion *s, int64_t now_ns)
 {
 	int64_t ended_ns = (2 * s->all->lease_ttl_ms + MARGIN_MS) * MS;
 
-	if (!s->alone_ns)
+	if (!s->alone_ns) {
+		ptc_warn("node",
+			 "a node does not answer, and neither does any other machine: perhaps this node's network "
+			 "has failed, so no lease is revoked");
 		s->alone_ns = now_ns;
+	}
 	if (s->yields || s->silent < 2 || now_ns - s->alone_ns < ended_ns)
 		return;
 	ptc_warn(
@@ -312,7 +314,7 @@ void ptc_controller_suspect(struct ptc_controller *ctl, uint32_t node, int64_t l
 	s = ptc_calloc(1, sizeof *s);
 	if (!s)
 		return;
-	*s = (struct suspect){ .all = ctl->all, .node = node, .lease = lease };
+	*s = (struct suspect){ .all = ctl->all, .node = node, .lease = lease, .begun_ns = ptc_sys_now_ns() };
 	snprintf(s->name, sizeof s->name, "%s", n->doc.name);
 	if (ptc_controller_probe(ctl->all, n, suspected, s) != 0)
 		ptc_free(s);
