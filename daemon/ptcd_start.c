@@ -449,6 +449,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		.planning = p->planning,
 		.stopping = &d->stopping,
 		.cut_off = d->config.cut_off_after_ms > 0,
+		.lease_ttl_ms = (int64_t)d->config.lease_ttl_ms,
 	};
 	return rc;
 }

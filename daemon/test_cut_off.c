@@ -2,26 +2,25 @@
 /* When a node that has no lease ends its ranks, by which other machines answer. The cluster and the ranks are decided
  * here; the connections are the kernel's. A machine is an address of 127.0.0.0/8 but 127.0.0.1, which is our own. */
 #include "daemon/ptcd.h"
+#include "daemon/cluster/loss/addresses.h"
 #include "daemon/workers/group/rank_groups.h"
 
 #include "base/sys/sys.h"
 
-#include <arpa/inet.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "daemon/cluster/loss/test_ports.h"
+
 #define MACHINES   40 /* more than one look asks */
 #define LOOKS      2  /* that ask all of them */
-#define BACKLOG    8  /* connections that surely fill the queue of a listener that takes none */
 #define PATIENCE_S 60
 #define UUID       "0195f1f0-0000-7000-8000-000000000001"
 
@@ -35,9 +34,16 @@ static struct {
 	void (*run)(void *arg, struct ptc_etcd *etcd); /* the look under way */
 	void (*done)(void *arg);
 	void *arg;
+	struct ptc_addresses *addresses;
 } t;
 
 /* ---- the rooms below ---- */
+
+struct ptc_addresses *ptc_cluster_addresses(const struct ptc_cluster *c)
+{
+	(void)c;
+	return t.addresses;
+}
 
 int64_t ptc_cluster_lease(struct ptc_cluster *c)
 {
@@ -101,61 +107,60 @@ void ptc_workers_standby_end(struct ptc_workers *w, const char *uuid)
 
 static struct ptc_daemon d;
 static struct ptc_cut_off *o;
-static int held[1 + BACKLOG]; /* a listener that takes no connection, and those that fill its queue */
-static uint16_t silent_port, refusing_port;
 static const char *second; /* address of "two" */
+
+/* ---- names ---- */
+
+/* The name server says nothing while it is gone. */
+static pthread_mutex_t server_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t server_wake = PTHREAD_COND_INITIALIZER;
+static bool server_gone;
+
+static void server_answers(bool answers)
+{
+	pthread_mutex_lock(&server_lock);
+	server_gone = !answers;
+	pthread_cond_broadcast(&server_wake);
+	pthread_mutex_unlock(&server_lock);
+}
+
+/* The name "two" has two addresses. At the first one every port is silent that is so at 127.0.0.2, as at the only one
+ * of the name "one". No other name is known. */
+int __real_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret);
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret);
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret)
+{
+	const bool two = strcmp(host, "two") == 0, name = two || strcmp(host, "one") == 0;
+	int rc;
+
+	if (hints->ai_flags & AI_NUMERICHOST)
+		return __real_getaddrinfo(host, port, hints, ret);
+	pthread_mutex_lock(&server_lock);
+	while (server_gone)
+		pthread_cond_wait(&server_wake, &server_lock);
+	pthread_mutex_unlock(&server_lock);
+	if (!name)
+		return EAI_NONAME;
+	rc = __real_getaddrinfo("127.0.0.2", port, hints, ret);
+	return rc || !two ? rc : __real_getaddrinfo(second, port, hints, &(*ret)->ai_next);
+}
 
 static int setup(void **state)
 {
 	(void)state;
 	memset(&t, 0, sizeof t);
 	d.config.coordinator.local = true;
+	t.addresses = ptc_addresses_new();
 	d.config.cut_off_after_ms = 1;
-	return ptc_cut_off_new(&d, &o, NULL);
+	return t.addresses ? ptc_cut_off_new(&d, &o, NULL) : -1;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
 	o = ptc_cut_off_free(o);
-	return 0;
-}
-
-static int bound(uint16_t *ret_port)
-{
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1) };
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	socklen_t len = sizeof at;
-
-	assert_true(fd >= 0);
-	assert_int_equal(0, bind(fd, (struct sockaddr *)&at, sizeof at));
-	assert_int_equal(0, getsockname(fd, (struct sockaddr *)&at, &len));
-	*ret_port = ntohs(at.sin_port);
-	return fd;
-}
-
-/* A port that drops every packet of a new connection, because its queue is full; and one that nobody listens at. */
-static int open_ports(void **state)
-{
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1) };
-
-	(void)state;
-	close(bound(&refusing_port));
-	held[0] = bound(&silent_port);
-	assert_int_equal(0, listen(held[0], 0));
-	at.sin_port = htons(silent_port);
-	for (size_t i = 1; i <= BACKLOG; i++) {
-		held[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-		connect(held[i], (struct sockaddr *)&at, sizeof at);
-	}
-	return 0;
-}
-
-static int close_ports(void **state)
-{
-	(void)state;
-	for (size_t i = 0; i <= BACKLOG; i++)
-		close(held[i]);
+	server_answers(true);
+	t.addresses = ptc_addresses_free(t.addresses);
 	return 0;
 }
 
@@ -200,15 +205,22 @@ static void tick(unsigned looks)
 	}
 }
 
-/* The name "two" has two addresses. At the first one every port is silent that is so at 127.0.0.2. */
-int __real_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret);
-int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret);
-int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret)
+/* The node has its lease until the addresses of all nodes are known, but those of the last `unknown`. */
+static void learn(size_t unknown)
 {
-	const bool two = strcmp(host, "two") == 0;
-	int rc = __real_getaddrinfo(two ? "127.0.0.2" : host, port, hints, ret);
+	int64_t until = ptc_sys_now_ns() + PATIENCE_S * INT64_C(1000000000);
+	struct ptc_machine_at at;
 
-	return rc || !two ? rc : __real_getaddrinfo(second, port, hints, &(*ret)->ai_next);
+	t.lease = 1;
+	for (size_t i = 0; i + unknown < t.nnodes;) {
+		assert_true(ptc_sys_now_ns() < until);
+		ptc_cut_off_tick(o);
+		if (ptc_addresses_know(t.addresses, t.nodes[i].doc.address, &at))
+			i++;
+		else
+			poll(NULL, 0, 1);
+	}
+	t.lease = 0;
 }
 
 /* ---- tests ---- */
@@ -237,10 +249,18 @@ static void test_second_address(void **state)
 	(void)state;
 	add("two", silent_port);
 	second = "127.0.0.3"; /* where nobody listens */
+	learn(0);
 	tick(LOOKS);
 	assert_int_equal(0, t.ended);
+}
+
+static void test_second_address_silent(void **state)
+{
+	(void)state;
+	add("two", silent_port);
 	second = "127.0.0.2";
-	tick(LOOKS + 1);
+	learn(0);
+	tick(LOOKS);
 	assert_int_equal(1, t.ended);
 }
 
@@ -250,7 +270,48 @@ static void test_second_address_own(void **state)
 	(void)state;
 	add("two", silent_port);
 	second = "127.0.0.1";
+	learn(0);
 	tick(LOOKS);
+	assert_int_equal(0, t.ended);
+}
+
+/* A node that is cut off reaches no name server, and does not wait for one. */
+static void test_name_server_gone(void **state)
+{
+	(void)state;
+	add("one", silent_port);
+	learn(0);
+	server_answers(false);
+	add("new", silent_port); /* it has come since */
+	tick(1);
+	assert_int_equal(0, t.ended); /* nothing can be told of as many as are silent */
+	add("one", silent_port);
+	tick(2);
+	assert_int_equal(1, t.ended);
+}
+
+/* The name server and etcd have gone together; the other machine is there. */
+static void test_name_server_gone_alone(void **state)
+{
+	(void)state;
+	add("one", refusing_port);
+	learn(0);
+	server_answers(false);
+	tick(LOOKS);
+	assert_int_equal(0, t.ended);
+}
+
+/* Machines of which no address was ever known are not silent. */
+static void test_never_known(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < MACHINES; i++)
+		add("unknown", silent_port);
+	learn(MACHINES);
+	tick(2 * LOOKS);
+	assert_int_equal(0, t.ended);
+	add("127.0.0.2", silent_port);
+	tick(4 * LOOKS);
 	assert_int_equal(0, t.ended);
 }
 
@@ -288,7 +349,11 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_all_silent, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_last_answers, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_second_address, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_second_address_silent, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_second_address_own, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_name_server_gone, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_name_server_gone_alone, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_never_known, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_own, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_lease_between, setup, teardown),
 	};

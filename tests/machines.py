@@ -79,6 +79,14 @@ class Machines:
     def mend(self, name):
         self.inside(self.bridge, f"ip link set {name} master bridge")
 
+    def keep_only(self, name, port):
+        """What the machine sends to the others gets lost, but for what that port of it sends."""
+        self.inside(self.machine[name], f"ip route add blackhole default table 77 && ip rule add pref 100 ipproto tcp sport {port} lookup main"
+                                        " && ip rule add pref 101 to 10.77.0.0/24 lookup 77")
+
+    def keep_all(self, name):
+        self.inside(self.machine[name], "ip rule del pref 101 && ip rule del pref 100 && ip route del blackhole default table 77")
+
     def throttle(self, name, mbit=None):
         """What goes to the machine, and what comes from it, in 1e6 bits a second each; None: as fast as it can."""
         for holder, link in ((self.bridge, name), (self.machine[name], LINK)):

@@ -266,6 +266,29 @@ class Cut(harness.Case):
             self.assertEqual([], [e["text"] for e in self.events(c, job, last) if e["kind"] in ("node_lost", "recovering", "failed")])
             self.check_end(job)
 
+    @harness.needs("ip", "nsenter", "unshare")
+    @harness.labels("repeats")
+    def test_controller_cut_off(self):
+        """The node that controls a job reaches etcd and no other machine: it revokes no lease, another node takes the control over, and the
+        ranks train on."""
+        with self.machines(node_lost_after="1h") as (m, c):
+            job = self.job(c)
+            job.run(f"dp=3,{BATCH}", nodes="n1,n2,n3")
+            before, last = self.trains(job), max(e["number"] for e in self.events(c, job, -1))
+            self.assertEqual("n0", before["controller"])
+            m.keep_only("n0", c.options["etcd_port"])
+            wait_for(lambda: "gives its jobs' locks back" in c.nodes["n0"].log_tail(50), 90 * PATIENCE, "locks given back", 0.1)
+            wait_for(lambda: any("controlling it" in c.nodes[n].log_tail(50) for n in ("n1", "n2", "n3")), 60 * PATIENCE, "a takeover", 0.1)
+            m.keep_all("n0")
+            wait_for(lambda: job.status()["controller"] not in ("n0", None), 60 * PATIENCE, "another controller", 0.1)
+            wait_for(lambda: job.do("snapshot", check=False).returncode == 0, 60 * PATIENCE, "a snapshot", 0.2)
+            after = self.trains(job)
+            pids = lambda s: {r["rank"]: r["pid"] for r in s["run"]["ranks"]}  # noqa: E731
+            self.assertEqual(pids(before), pids(after), "ranks were started again")
+            self.assertNotIn("revoking its lease", c.nodes["n0"].log_tail(1000))
+            self.assertEqual([], [e["text"] for e in self.events(c, job, last) if e["kind"] in ("node_down", "node_lost", "recovering")])
+            self.check_end(job)
+
 
 def lines_of(job, pids):
     """Lines that these processes have written, whole or not."""

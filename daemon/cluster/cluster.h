@@ -168,6 +168,7 @@ bool ptc_cluster_any_lost(const struct ptc_cluster *c); /* whether any node is l
 bool ptc_node_listed(const struct ptc_node *n);         /* whether people are told of it */
 int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c);
 bool ptc_cluster_early(const struct ptc_cluster *c, const struct ptc_node *n); /* ptc_loss_early, for that node */
+struct ptc_addresses *ptc_cluster_addresses(const struct ptc_cluster *c);      /* loss/addresses.h; any thread */
 void ptc_cluster_watch_lease(struct ptc_cluster *c, uint32_t node); /* each tick: whether it ends in silence */
 void ptc_cluster_tick(struct ptc_cluster *c); /* every 200 ms: decides which nodes count as lost (on_change) */
 /* forget: the node is not listed until it is back; declare_lost: it is lost until then (false: no more). Block. */
@@ -191,9 +192,8 @@ void ptc_cluster_look(struct ptc_cluster *c);
  * the guard, nobody would collect the blob of a deleted job or of a former controller. */
 int ptc_blob_put(struct ptc_etcd *e, const char *uuid, const struct ptc_etcd_compare *guard, const void *data,
 		 size_t len, char ret_hash[PTC_HASH_HEX], struct ptc_error *err);
-/* Makes an operation of a blob with a single part, for the caller's own transaction. The blob then exists exactly if
- * the transaction has happened. The operation borrows data and ret_key. False: the blob has more parts; call
- * ptc_blob_put before the transaction. */
+/* Makes an operation of a blob with a single part, for the caller's own transaction, which makes the blob. It borrows
+ * data and ret_key. False: the blob has more parts; call ptc_blob_put before the transaction. */
 bool ptc_blob_op(const char *uuid, const void *data, size_t len, char ret_hash[PTC_HASH_HEX],
 		 char ret_key[PTC_BLOB_KEY], struct ptc_etcd_op *ret_op);
 int ptc_blob_get(struct ptc_etcd *e, const char *uuid, const char *hash, size_t max, char **ret_data, size_t *ret_len,

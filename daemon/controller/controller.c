@@ -244,6 +244,7 @@ void ptc_controllers_free(struct ptc_controllers *all)
 {
 	ptc_controllers_lost(all);
 	ptc_unreachable_free(all);
+	ptc_suspicion_free(all);
 	ptc_free(all->list);
 	all->list = NULL;
 }
@@ -311,6 +312,7 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 		if (i < all->n) /* whether that counts for a job is known once its record has been read */
 			ptc_controller_tell_lost(all->list[i]);
 	ptc_unreachable_tick(all);
+	ptc_suspicion_tick(all);
 	for (size_t i = all->n; i-- > 0;)
 		if (i < all->n)
 			ptc_silent_nodes_tick(all->list[i]);

@@ -36,9 +36,10 @@ struct ptc_controllers {
 	struct ptc_controller **list; /* [loop] one for each job whose lock this node holds */
 	size_t n;
 	bool reconciled; /* [loop] every job in the store was found in etcd, or is being removed */
-	/* cut_off: nodes that are cut off end their ranks, and have the time for it; loss/unreachable.c */
-	bool cut_off;
-	struct ptc_unreachable *unreachable;
+	bool cut_off;    /* nodes that are cut off end their ranks, and have the time for it */
+	int64_t lease_ttl_ms;
+	struct ptc_unreachable *unreachable; /* loss/unreachable.c */
+	struct ptc_suspicion *suspicion;     /* taking/suspicion.c */
 };
 
 #define PTC_ID_MASK ((UINT64_C(1) << 53) - 1) /* of random ids: every JSON reader can hold them */
@@ -156,8 +157,7 @@ int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct pt
 
 /* ---- loss/: what lost nodes held ---------------------------------------------- */
 
-/* Whether each of v's nodes is up and has its table. It asks them: blocking, not on the loop. Call ptc_view_locate on v
- * first. */
+/* Whether each of v's nodes is up and has its table. Asks them: blocks. Call ptc_view_locate on v first. */
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has);
 /* Tensors of a committed generation that no live node has whole any more, and nodes that do not have their part. Nodes
  * are named by the view, from which the names are borrowed. Freed with ptc_lost_report_done; one of zeros is fine. */

@@ -6,9 +6,7 @@
  * for ranks) have a stream of messages, which the rpc client's thread decodes.
  *
  * Failure modes: every failure becomes a REPLY with its status; the core
- * decides. A node that cannot be reached is suspected: it is asked once more
- * (Stat, one second), and when that fails too its lease is revoked, so that
- * nobody waits for the lease to run out. */
+ * decides. A node that cannot be reached is suspected (taking/suspicion.c). */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -28,7 +26,6 @@
 #define START_TIMEOUT_MS                                                                                               \
 	(PTC_RUN_BOUNDARY_MAX_MS + CONTROL_TIMEOUT_MS) /* the node keeps to the job's build_timeout                    \
 							*/
-#define PROBE_TIMEOUT_MS 1000
 
 struct call {
 	struct ptc_controller *ctl;
@@ -38,98 +35,6 @@ struct call {
 	enum ptc_job_op op;
 	bool all_up; /* no node of the switch was down when it was sent */
 };
-
-/* ---- suspicion ------------------------------------------------------------------ */
-
-struct probe {
-	struct ptc_rpc_channel *channel;
-	void (*done)(void *arg, int status, const struct ptc_error *err);
-	void *arg;
-};
-
-static void probed(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
-{
-	struct probe p = *(struct probe *)arg;
-
-	(void)reply;
-	(void)len;
-	ptc_free(arg);
-	p.done(p.arg, status, err);
-	ptc_rpc_channel_free(p.channel);
-}
-
-int ptc_controller_probe(struct ptc_controllers *all, const struct ptc_node *n,
-			 void (*done)(void *arg, int status, const struct ptc_error *err), void *arg)
-{
-	Ptc__V1__ListRequest req = PTC__V1__LIST_REQUEST__INIT;
-	struct probe *p = ptc_calloc(1, sizeof *p);
-	void *data;
-	size_t len;
-	int rc;
-
-	if (!p)
-		return PTC_ENOMEM;
-	*p = (struct probe){ .done = done, .arg = arg };
-	req.version = PTC_WIRE_VERSION;
-	/* a connection of its own: a shared one may be waiting out a back-off and would condemn a node that is back */
-	rc = ptc_channels_probe(all->channels, n->doc.name, n->doc.address, &p->channel, NULL);
-	if (rc == 0)
-		rc = ptc_pb_encode(&req.base, &data, &len, NULL);
-	if (rc) {
-		ptc_rpc_channel_free(p->channel);
-		ptc_free(p);
-		return rc;
-	}
-	ptc_rpc_unary_async(all->client, p->channel, "/ptc.v1.Peer/Stat", data, len, PROBE_TIMEOUT_MS, probed, p);
-	ptc_free(data);
-	return 0;
-}
-
-struct suspect {
-	struct ptc_controllers *all;
-	uint32_t node;
-	int64_t lease;
-	char name[PTC_NAME_MAX + 1];
-};
-
-static void revoke(void *arg, struct ptc_etcd *etcd)
-{
-	struct suspect *s = arg;
-
-	ptc_etcd_revoke(etcd, s->lease, NULL); /* gone already: just as well */
-}
-
-static void suspected(void *arg, int status, const struct ptc_error *err)
-{
-	struct suspect *s = arg;
-	struct ptc_node *n = ptc_cluster_node(s->all->cluster, s->node);
-
-	if ((status != PTC_EPEER && status != PTC_ETIMEOUT) || !n->up || n->lease != s->lease ||
-	    atomic_load(s->all->stopping)) {
-		ptc_free(s);
-		return;
-	}
-	ptc_warn("node", "node=%s does not answer (%s); revoking its lease", s->name, err->text);
-	if (ptc_cluster_run(s->all->cluster, "revoke", revoke, ptc_free, s) != 0)
-		ptc_free(s);
-}
-
-/* lease: the one the node had when the request that failed was sent; a newer one belongs to a newer life. */
-void ptc_controller_suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease)
-{
-	struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, node);
-	struct suspect *s;
-
-	if (!n->up || !lease || n->lease != lease || strcmp(n->doc.name, ctl->all->node) == 0)
-		return;
-	s = ptc_calloc(1, sizeof *s);
-	if (!s)
-		return;
-	*s = (struct suspect){ .all = ctl->all, .node = node, .lease = lease };
-	snprintf(s->name, sizeof s->name, "%s", n->doc.name);
-	if (ptc_controller_probe(ctl->all, n, suspected, s) != 0)
-		ptc_free(s);
-}
 
 /* ---- answers ---------------------------------------------------------------------- */
 

@@ -105,7 +105,6 @@ static inline void ptc_controller_step(struct ptc_controller *ctl, const struct 
 {
 	ctl->step(ctl, event);
 }
-
 /* controller_state.c */
 struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl);
 void ptc_controller_unref(struct ptc_controller *ctl);
@@ -117,15 +116,13 @@ void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_ki
 uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g);
 /* Gives the record's nodes that have its snapshot; with intent, without those that it leaves out. */
 uint32_t *ptc_controller_placed(struct ptc_controller *ctl, const struct ptc_intent_doc *intent, uint32_t *ret_n);
-void ptc_pull_results_done(struct ptc_controller *ctl);
-void ptc_pull_result_done(struct ptc_pull_result *r);
+void ptc_pull_results_done(struct ptc_controller *ctl), ptc_pull_result_done(struct ptc_pull_result *r);
 /* The document of the record's generation; in FINISHING this is still the view's `to`. */
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl);
 bool ptc_controller_ranks_on(const struct ptc_controller *ctl, const char *node); /* that generation has ranks there */
 bool ptc_controller_due(const struct ptc_controller *ctl); /* ranks wait for a snapshot that has not been made */
 
-/* ending.c: the end of a job whose ranks finish. */
-/* The switch under way ended because a rank had finished. Its caller now waits for the job's end. why: one line. */
+/* ending.c. The switch under way ended because a rank had finished. Its caller waits for the job's end. why: a line. */
 void ptc_ending_begins(struct ptc_controller *ctl, const char *why);
 /* Call it after a committed switch: tells waiting callers whether the job has ended or goes on. */
 void ptc_ending_over(struct ptc_controller *ctl, struct ptc_switch_summary *summary);
@@ -149,14 +146,13 @@ struct ptc_link_use *ptc_switch_links(const struct ptc_controller *ctl, size_t *
 void ptc_controller_saw_node(struct ptc_controller *ctl, uint32_t node, bool up);
 /* A text for the switch's progress: for what it waits (in buf), or etcd's last error; "": it waits for nothing. */
 const char *ptc_controller_waits_text(const struct ptc_controller *ctl, char *buf, size_t size);
-/* A text for the switch's end: up->node stayed down for up->waited_ms. */
+/* ... for the switch's end: up->node stayed down for up->waited_ms. */
 void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct ptc_job_update *up, char *buf,
 				size_t size);
 /* loss/lost_tensors.c: the error of ptc_lost_covered for a plan, whose node numbers index `names`. Never 0. */
 int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const struct ptc_layout *l,
 		   const struct ptc_allocation *a, uint32_t nnodes, const bool *usable, char *const *names,
 		   struct ptc_error *err);
-
 /* loss/node_events.c: tells the core and the job's events which nodes count as lost for this job. May free ctl. */
 void ptc_controller_tell_lost(struct ptc_controller *ctl);
 /* Writes an event if the node has a part of the committed state. since_ns: since when it was down. */
@@ -182,19 +178,23 @@ bool ptc_leaving_puts_off(const struct ptc_controller *ctl); /* a due snapshot w
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);
 void ptc_controller_cancel(struct ptc_controller *ctl, uint64_t seq); /* 0: all */
-/* Asks a node whether it is there, over a connection of its own; then done, unless the result is an error. */
+/* loss/silent_nodes.c: asks a node whether it is there, by a connection of its own; then done, unless there is an
+ * error. */
 int ptc_controller_probe(struct ptc_controllers *all, const struct ptc_node *n,
 			 void (*done)(void *arg, int status, const struct ptc_error *err), void *arg);
-/* A node that had that lease has not answered. Asks it once more, and revokes the lease if that fails, too. */
-void ptc_controller_suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease);
 void ptc_controller_bytes(const struct ptc_controller *ctl, uint64_t *ret_done, uint64_t *ret_total);
+
+/* taking/suspicion.c. A node that had that lease has not answered: asks it once more, and if that fails, too, revokes
+ * the lease. yields: none answers, and they live, so this node gives its locks back. */
+void ptc_controller_suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease);
+bool ptc_suspicion_yields(const struct ptc_controllers *all);
+void ptc_suspicion_tick(struct ptc_controllers *all), ptc_suspicion_free(struct ptc_controllers *all);
 
 /* committing/ */
 void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update *up);
 void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq);
 /* controller_load.c: reads lock, record and intent, and then gives the core START or LOCK_LOST. */
 void ptc_controller_load(struct ptc_controller *ctl, uint64_t seq);
-
 /* controller_live.c */
 void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq);
 void ptc_controller_layout(struct ptc_controller *ctl, uint64_t seq);

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 
-#include <netdb.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -36,9 +35,6 @@ static void stop(struct ptc_lease_end *e)
 {
 	for (uint32_t k = oldest(e); k < e->n; k++)
 		close_one(e, k);
-	if (e->at)
-		freeaddrinfo(e->at);
-	e->at = NULL;
 	e->n = 0;
 	e->ending = e->answered = false;
 }
@@ -51,23 +47,19 @@ void ptc_lease_end_reset(struct ptc_lease_end *e)
 	*e = (struct ptc_lease_end){ .asking = e->asking };
 }
 
-bool ptc_lease_end_heard(struct ptc_lease_end *e, int64_t lease, int64_t left_s, int64_t ttl_s, struct addrinfo *at,
-			 int64_t asked_ns)
+bool ptc_lease_end_heard(struct ptc_lease_end *e, int64_t lease, int64_t left_s, int64_t ttl_s,
+			 const struct ptc_machine_at *at, int64_t asked_ns)
 {
-	bool is_near = ptc_lease_end_is_near(left_s, ttl_s), begins = is_near && at;
+	bool is_near = ptc_lease_end_is_near(left_s, ttl_s), begins;
 
 	if (!is_near || e->lease != lease)
 		stop(e);
 	e->lease = lease;
-	if (e->ending) {
-		begins = false;
-	} else if (begins) {
-		e->at = at;
+	begins = is_near && at && at->n && !at->more && !e->ending;
+	if (begins) {
+		e->at = *at;
 		e->ending = true;
-		at = NULL;
 	}
-	if (at)
-		freeaddrinfo(at);
 	e->next_ns = asked_ns; /* near the end: at the next tick, for a renewal is to be seen soon */
 	while (!is_near && !ptc_lease_end_is_near(--left_s, ttl_s))
 		e->next_ns += S;
@@ -86,16 +78,6 @@ static void take_answers(struct ptc_lease_end *e)
 	}
 }
 
-/* Its addresses in turn. */
-static const struct addrinfo *address(const struct ptc_lease_end *e)
-{
-	const struct addrinfo *a = e->at;
-
-	for (uint32_t k = 0; k < e->n; k++)
-		a = a->ai_next ? a->ai_next : e->at;
-	return a;
-}
-
 void ptc_lease_end_look(struct ptc_lease_end *e, int64_t now_ns)
 {
 	enum ptc_machine answer = PTC_MACHINE_SILENT;
@@ -108,7 +90,7 @@ void ptc_lease_end_look(struct ptc_lease_end *e, int64_t now_ns)
 		return;
 	if (e->n >= PTC_LEASE_END_MAX)
 		close_one(e, at);
-	e->v[at].fd = ptc_machine_connect(address(e), &answer);
+	e->v[at].fd = ptc_machine_connect(&e->at.v[e->n % e->at.n], &answer);
 	e->v[at].begun_ns = now_ns;
 	e->n++;
 	e->answered = answer != PTC_MACHINE_SILENT;
@@ -129,5 +111,5 @@ bool ptc_lease_end_silent(struct ptc_lease_end *e, int64_t now_ns)
 
 		had_time += ago_ns >= PTC_MACHINE_LAST_NS && ago_ns < WINDOW_NS;
 	}
-	return ptc_lease_end_doubtful(e) && had_time >= PTC_MACHINE_TRIES;
+	return ptc_lease_end_doubtful(e) && had_time >= PTC_MAX(e->at.n, PTC_MACHINE_TRIES);
 }

@@ -8,13 +8,14 @@
 
 #include <errno.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define MS INT64_C(1000000)
+
+/* ---- addresses ---- */
 
 static bool same_host(const struct sockaddr_storage *a, const struct sockaddr *b)
 {
@@ -28,51 +29,85 @@ static bool same_host(const struct sockaddr_storage *a, const struct sockaddr *b
 		      &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
 }
 
-static bool is_own(const struct addrinfo *a)
+static socklen_t length(const union ptc_machine_address *a)
 {
-	int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	return a->any.sa_family == AF_INET ? sizeof a->v4 : sizeof a->v6;
+}
+
+static bool is_own(const union ptc_machine_address *a)
+{
+	int fd = socket(a->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	struct sockaddr_storage from = { 0 };
 	socklen_t len = sizeof from;
 	bool own;
 
 	if (fd < 0)
 		return false;
-	own = connect(fd, a->ai_addr, a->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)&from, &len) == 0 &&
-	      same_host(&from, a->ai_addr);
+	own = connect(fd, &a->any, length(a)) == 0 && getsockname(fd, (struct sockaddr *)&from, &len) == 0 &&
+	      same_host(&from, &a->any);
 	close(fd);
 	return own;
 }
 
-bool ptc_machine_is_own(const struct addrinfo *a)
+bool ptc_machine_is_own(const struct ptc_machine_at *at)
 {
-	while (a && !is_own(a))
-		a = a->ai_next;
-	return a != NULL;
+	for (unsigned k = 0; k < at->n; k++)
+		if (is_own(&at->v[k]))
+			return true;
+	return false;
 }
 
-struct addrinfo *ptc_machine_look_up(const char *address)
+static void take(struct ptc_machine_at *at, const struct addrinfo *a)
 {
-	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
+	if (a->ai_family != AF_INET && a->ai_family != AF_INET6)
+		return;
+	if (at->n == PTC_MACHINE_ADDRESSES)
+		at->more = true;
+	else
+		memcpy(&at->v[at->n++], a->ai_addr, a->ai_family == AF_INET ? sizeof at->v->v4 : sizeof at->v->v6);
+}
+
+static bool look_up(const char *address, int flags, struct ptc_machine_at *ret)
+{
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | flags };
 	const char *colon = strrchr(address, ':');
 	bool bracket = address[0] == '[';
 	struct addrinfo *list = NULL;
 	size_t len = colon ? (size_t)(colon - address) : 0;
-	char host[256];
+	char host[PTC_MACHINE_NAME_BYTES];
 
+	*ret = (struct ptc_machine_at){ 0 };
 	if (len >= sizeof host || len <= 2u * bracket)
-		return NULL;
+		return false;
 	memcpy(host, address + bracket, len - 2u * bracket);
 	host[len - 2u * bracket] = '\0';
-	return getaddrinfo(host, colon + 1, &hints, &list) == 0 ? list : NULL;
+	if (getaddrinfo(host, colon + 1, &hints, &list) != 0)
+		return false;
+	for (const struct addrinfo *a = list; a; a = a->ai_next)
+		take(ret, a);
+	freeaddrinfo(list);
+	return ret->n > 0;
 }
 
-int ptc_machine_connect(const struct addrinfo *a, enum ptc_machine *ret)
+bool ptc_machine_look_up(const char *address, struct ptc_machine_at *ret)
 {
-	int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	return look_up(address, 0, ret);
+}
+
+bool ptc_machine_digits(const char *address, struct ptc_machine_at *ret)
+{
+	return look_up(address, AI_NUMERICHOST, ret);
+}
+
+/* ---- a connection ---- */
+
+int ptc_machine_connect(const union ptc_machine_address *a, enum ptc_machine *ret)
+{
+	int fd = socket(a->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	if (fd < 0)
-		*ret = PTC_MACHINE_TAKES; /* nothing can be told */
-	if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS) {
+		*ret = PTC_MACHINE_UNKNOWN;
+	if (fd >= 0 && connect(fd, &a->any, length(a)) != 0 && errno != EINPROGRESS) {
 		if (errno == ECONNREFUSED)
 			*ret = PTC_MACHINE_REFUSES;
 		close(fd);
@@ -93,30 +128,14 @@ enum ptc_machine ptc_machine_answered(int fd)
 
 /* ---- several machines at once ---- */
 
-static const struct addrinfo *in_turn(const struct addrinfo *list, unsigned k)
-{
-	const struct addrinfo *a = list;
-
-	while (k--)
-		a = a->ai_next ? a->ai_next : list;
-	return a;
-}
-
-static bool has_address(const struct addrinfo *list, unsigned k)
-{
-	while (list && k--)
-		list = list->ai_next;
-	return list != NULL;
-}
-
 /* Of the machine, whether its answer can be another one yet. */
 static bool is_open(const struct ptc_machine_asked *v, const struct pollfd *fds)
 {
 	bool pending = false;
 
-	for (unsigned t = 0; t < PTC_MACHINE_TRIES; t++)
-		pending |= fds[t].fd >= 0;
-	return v->answer == PTC_MACHINE_SILENT || (v->answer == PTC_MACHINE_REFUSES && v->at->ai_next && pending);
+	for (unsigned k = 0; k < PTC_MACHINE_ADDRESSES; k++)
+		pending |= fds[k].fd >= 0;
+	return v->answer == PTC_MACHINE_SILENT || (v->answer == PTC_MACHINE_REFUSES && v->at.n > 1 && pending);
 }
 
 static bool any_open(const struct ptc_machine_asked *v, size_t n, const struct pollfd *fds)
@@ -124,14 +143,14 @@ static bool any_open(const struct ptc_machine_asked *v, size_t n, const struct p
 	bool any = false;
 
 	for (size_t i = 0; i < n; i++)
-		any |= is_open(&v[i], fds + PTC_MACHINE_TRIES * i);
+		any |= is_open(&v[i], fds + PTC_MACHINE_ADDRESSES * i);
 	return any;
 }
 
 static void take_ready(struct ptc_machine_asked *v, size_t n, struct pollfd *fds)
 {
-	for (size_t k = 0; k < PTC_MACHINE_TRIES * n; k++) {
-		struct ptc_machine_asked *m = &v[k / PTC_MACHINE_TRIES];
+	for (size_t k = 0; k < PTC_MACHINE_ADDRESSES * n; k++) {
+		struct ptc_machine_asked *m = &v[k / PTC_MACHINE_ADDRESSES];
 		enum ptc_machine answer;
 
 		if (fds[k].fd < 0 || !fds[k].revents)
@@ -154,27 +173,37 @@ static void wait_ns(struct ptc_machine_asked *v, size_t n, struct pollfd *fds, i
 	do {
 		int ms = (int)(PTC_MAX(until_ns - now + MS - 1, 0) / MS);
 
-		if (poll(fds, (nfds_t)(PTC_MACHINE_TRIES * n), ms) > 0)
+		if (poll(fds, (nfds_t)(PTC_MACHINE_ADDRESSES * n), ms) > 0)
 			take_ready(v, n, fds);
 		now = ptc_sys_now_ns();
 	} while (any_open(v, n, fds) && now < until_ns);
 }
 
+/* The connections of that try; each address has had one after the last try. */
+static void begin(struct ptc_machine_asked *v, struct pollfd *fds, unsigned t)
+{
+	unsigned n = PTC_MAX(v->at.n, PTC_MACHINE_TRIES);
+
+	for (unsigned k = t; k < n; k += PTC_MACHINE_TRIES)
+		if (v->answer == PTC_MACHINE_SILENT || (v->answer == PTC_MACHINE_REFUSES && k < v->at.n))
+			fds[k].fd = ptc_machine_connect(&v->at.v[k % v->at.n], &v->answer);
+}
+
 void ptc_machines_ask(struct ptc_machine_asked *v, size_t n, struct pollfd *fds)
 {
 	for (size_t i = 0; i < n; i++)
-		v[i].answer = v[i].at ? PTC_MACHINE_SILENT : PTC_MACHINE_TAKES;
-	for (size_t k = 0; k < PTC_MACHINE_TRIES * n; k++)
+		v[i].answer = v[i].at.n ? PTC_MACHINE_SILENT : PTC_MACHINE_UNKNOWN;
+	for (size_t k = 0; k < PTC_MACHINE_ADDRESSES * n; k++)
 		fds[k] = (struct pollfd){ -1, POLLOUT, 0 };
 	for (unsigned t = 0; t < PTC_MACHINE_TRIES; t++) {
 		for (size_t i = 0; i < n; i++)
-			if (v[i].answer == PTC_MACHINE_SILENT ||
-			    (v[i].answer == PTC_MACHINE_REFUSES && has_address(v[i].at, t)))
-				fds[PTC_MACHINE_TRIES * i + t].fd =
-					ptc_machine_connect(in_turn(v[i].at, t), &v[i].answer);
+			begin(&v[i], fds + PTC_MACHINE_ADDRESSES * i, t);
 		wait_ns(v, n, fds, t + 1 < PTC_MACHINE_TRIES ? PTC_MACHINE_GAP_NS : PTC_MACHINE_LAST_NS);
 	}
-	for (size_t k = 0; k < PTC_MACHINE_TRIES * n; k++)
+	for (size_t k = 0; k < PTC_MACHINE_ADDRESSES * n; k++)
 		if (fds[k].fd >= 0)
 			close(fds[k].fd);
+	for (size_t i = 0; i < n; i++)
+		if (v[i].at.more && v[i].answer != PTC_MACHINE_TAKES)
+			v[i].answer = PTC_MACHINE_UNKNOWN;
 }

@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
@@ -41,25 +40,24 @@ static void machine_init(struct machine *m)
 	memset(m->fills, -1, sizeof m->fills);
 }
 
-static struct addrinfo *address_of(const struct machine *m)
+static struct ptc_machine_at address_of(const struct machine *m)
 {
-	struct addrinfo *at = ptc_machine_look_up(m->address);
+	struct ptc_machine_at at;
 
-	assert_non_null(at);
+	assert_true(ptc_machine_digits(m->address, &at));
 	return at;
 }
 
 /* The queue of a socket with a backlog of 0 has room for one connection, and the kernel drops what comes after it. */
 static void fall_silent(struct machine *m)
 {
-	struct addrinfo *at = address_of(m);
+	struct ptc_machine_at at = address_of(m);
 
 	for (size_t i = 0; i < FILL; i++) {
 		m->fills[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-		(void)connect(m->fills[i], at->ai_addr, at->ai_addrlen);
+		(void)connect(m->fills[i], &at.v->any, sizeof at.v->v4);
 		(void)poll(&(struct pollfd){ m->fills[i], POLLOUT, 0 }, 1, 50);
 	}
-	freeaddrinfo(at);
 }
 
 static void come_back(struct machine *m)
@@ -86,7 +84,9 @@ static void look_until_answered(struct ptc_lease_end *e, int64_t from_ms)
 
 static void begin(struct ptc_lease_end *e, const struct machine *m)
 {
-	assert_true(ptc_lease_end_heard(e, 7, 1, 5, address_of(m), 0));
+	struct ptc_machine_at at = address_of(m);
+
+	assert_true(ptc_lease_end_heard(e, 7, 1, 5, &at, 0));
 	assert_true(ptc_lease_end_doubtful(e));
 }
 
@@ -108,10 +108,12 @@ static void near_its_end(void **state)
 static void etcd_is_asked(void **state)
 {
 	struct ptc_lease_end e = { 0 };
+	struct ptc_machine_at at;
 	struct machine m;
 
 	(void)state;
 	machine_init(&m);
+	at = address_of(&m);
 	assert_false(ptc_lease_end_heard(&e, 7, 4, 5, NULL, 1000 * MS));
 	assert_int_equal(e.next_ns, 3000 * MS);
 	assert_false(ptc_lease_end_heard(&e, 7, 2, 5, NULL, 3000 * MS));
@@ -119,13 +121,13 @@ static void etcd_is_asked(void **state)
 	assert_false(ptc_lease_end_heard(&e, 7, 1, 5, NULL, 3200 * MS)); /* nowhere to look */
 	assert_int_equal(e.next_ns, 3200 * MS);
 	assert_false(ptc_lease_end_doubtful(&e));
-	assert_true(ptc_lease_end_heard(&e, 7, 1, 5, address_of(&m), 3400 * MS));
+	assert_true(ptc_lease_end_heard(&e, 7, 1, 5, &at, 3400 * MS));
 	assert_false(ptc_lease_end_heard(&e, 7, 0, 5, NULL, 3600 * MS)); /* it looks already */
 	assert_true(ptc_lease_end_doubtful(&e));
 	assert_false(ptc_lease_end_heard(&e, 7, 4, 5, NULL, 3800 * MS)); /* it has been renewed */
 	assert_false(ptc_lease_end_doubtful(&e));
-	assert_true(ptc_lease_end_heard(&e, 7, 1, 5, address_of(&m), 9000 * MS));
-	assert_true(ptc_lease_end_heard(&e, 8, 1, 5, address_of(&m), 9200 * MS)); /* of another lease */
+	assert_true(ptc_lease_end_heard(&e, 7, 1, 5, &at, 9000 * MS));
+	assert_true(ptc_lease_end_heard(&e, 8, 1, 5, &at, 9200 * MS)); /* of another lease */
 	ptc_lease_end_reset(&e);
 	assert_false(ptc_lease_end_doubtful(&e));
 	assert_false(ptc_lease_end_doubtful(NULL));
@@ -152,6 +154,32 @@ static void silent(void **state)
 	for (int64_t t = 5000; t <= 15000; t += 200)
 		ptc_lease_end_look(&e, t * MS);
 	assert_true(ptc_lease_end_silent(&e, 15000 * MS));
+	ptc_lease_end_reset(&e);
+	machine_done(&m);
+}
+
+/* Each of its addresses has had a connection, and a name with more addresses than can be asked is not asked. */
+static void many_addresses(void **state)
+{
+	struct ptc_lease_end e = { 0 };
+	struct ptc_machine_at at;
+	struct machine m;
+
+	(void)state;
+	machine_init(&m);
+	fall_silent(&m);
+	at = address_of(&m);
+	for (at.n = 1; at.n < 5; at.n++)
+		at.v[at.n] = at.v[0];
+	assert_true(ptc_lease_end_heard(&e, 7, 1, 5, &at, 0));
+	for (int64_t t = 0; t <= 800; t += 200)
+		ptc_lease_end_look(&e, t * MS);
+	assert_int_equal(e.n, 5);
+	assert_false(ptc_lease_end_silent(&e, 1099 * MS));
+	assert_true(ptc_lease_end_silent(&e, 1100 * MS));
+	ptc_lease_end_reset(&e);
+	at.more = true;
+	assert_false(ptc_lease_end_heard(&e, 7, 1, 5, &at, 0));
 	ptc_lease_end_reset(&e);
 	machine_done(&m);
 }
@@ -203,6 +231,7 @@ int main(void)
 		cmocka_unit_test(near_its_end),
 		cmocka_unit_test(etcd_is_asked),
 		cmocka_unit_test(silent),
+		cmocka_unit_test(many_addresses),
 		cmocka_unit_test(its_kernel_answers),
 		cmocka_unit_test(back_at_the_last_moment),
 	};

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -238,28 +237,61 @@ static struct sockaddr_in address(bool listens, int *ret_fd)
 	return a;
 }
 
+static struct ptc_machine_at machine(const struct sockaddr_in *list, unsigned n)
+{
+	struct ptc_machine_at at = { .n = n };
+
+	for (unsigned i = 0; i < n; i++)
+		at.v[i].v4 = list[i];
+	return at;
+}
+
 /* A name may stand for several addresses, and a ptcd listens at one of them. */
 static void one_of_several_addresses(void **state)
 {
 	int refuses, takes;
 	struct sockaddr_in at[2] = { address(false, &refuses), address(true, &takes) };
-	struct addrinfo of[2] = { { .ai_family = AF_INET, .ai_addr = (struct sockaddr *)&at[0] },
-				  { .ai_family = AF_INET, .ai_addr = (struct sockaddr *)&at[1] } };
-	struct ptc_machine_asked v[4] = { { .at = &of[0] }, { .at = &of[1] }, { .at = NULL }, { .at = &of[0] } };
-	struct pollfd fds[4 * PTC_MACHINE_TRIES];
+	struct ptc_machine_asked v[4] = { { machine(&at[0], 1) }, { machine(&at[1], 1) }, { machine(NULL, 0) } };
+	struct pollfd fds[4 * PTC_MACHINE_ADDRESSES];
 
-	of[0].ai_addrlen = of[1].ai_addrlen = sizeof at[0];
+	(void)state;
 	ptc_machines_ask(v, 3, fds);
 	assert_int_equal(v[0].answer, PTC_MACHINE_REFUSES);
 	assert_int_equal(v[1].answer, PTC_MACHINE_TAKES);
-	assert_int_equal(v[2].answer, PTC_MACHINE_TAKES); /* nothing can be told */
-	of[0].ai_next = &of[1];
+	assert_int_equal(v[2].answer, PTC_MACHINE_UNKNOWN);
+	v[0].at = v[3].at = machine(at, 2);
 	ptc_machines_ask(v, 4, fds);
 	assert_int_equal(v[0].answer, PTC_MACHINE_TAKES);
 	assert_int_equal(v[3].answer, PTC_MACHINE_TAKES);
 	at[1] = at[0]; /* nobody listens anywhere */
+	v[0].at = machine(at, 2);
 	ptc_machines_ask(v, 1, fds);
 	assert_int_equal(v[0].answer, PTC_MACHINE_REFUSES);
+	close(refuses);
+	close(takes);
+}
+
+/* Each address is asked, also the last of as many as are remembered. */
+static void the_last_of_many_addresses(void **state)
+{
+	struct sockaddr_in at[PTC_MACHINE_ADDRESSES];
+	struct pollfd fds[PTC_MACHINE_ADDRESSES];
+	struct ptc_machine_asked v;
+	int refuses, takes;
+
+	(void)state;
+	at[0] = address(false, &refuses);
+	for (unsigned i = 1; i + 1 < PTC_MACHINE_ADDRESSES; i++)
+		at[i] = at[0];
+	at[PTC_MACHINE_ADDRESSES - 1] = address(true, &takes);
+	v.at = machine(at, PTC_MACHINE_ADDRESSES);
+	ptc_machines_ask(&v, 1, fds);
+	assert_int_equal(v.answer, PTC_MACHINE_TAKES);
+	at[PTC_MACHINE_ADDRESSES - 1] = at[0];
+	v.at = machine(at, PTC_MACHINE_ADDRESSES);
+	v.at.more = true; /* than these, of which no one answers */
+	ptc_machines_ask(&v, 1, fds);
+	assert_int_equal(v.answer, PTC_MACHINE_UNKNOWN);
 	close(refuses);
 	close(takes);
 }
@@ -279,6 +311,7 @@ int main(void)
 		cmocka_unit_test(steps_stand),
 		cmocka_unit_test(refusals),
 		cmocka_unit_test(one_of_several_addresses),
+		cmocka_unit_test(the_last_of_many_addresses),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/number/versions.h"
 #include "base/sys/thread.h"
+#include "daemon/cluster/loss/addresses.h"
 
 #include <string.h>
 
@@ -30,7 +31,8 @@ int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **re
 	ptc_cond_init(&c->shared.wake);
 	pthread_mutex_init(&c->waits.lock, NULL);
 	ptc_cond_init(&c->waits.wake);
-	rc = c->state_dir ? ptc_etcd_new(&opts->etcd, &c->etcd, err) : PTC_ENOMEM;
+	c->addresses = ptc_addresses_new();
+	rc = c->state_dir && c->addresses ? ptc_etcd_new(&opts->etcd, &c->etcd, err) : PTC_ENOMEM;
 	if (rc == 0)
 		rc = ptc_tasks_new(opts->loop, c->etcd, &c->tasks, err);
 	if (rc) {
@@ -90,6 +92,7 @@ struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c)
 		ptc_slow_devices_done(&c->jobs[i]->slow);
 		ptc_free(c->jobs[i]);
 	}
+	ptc_addresses_free(c->addresses);
 	ptc_devices_doc_done(&c->devices);
 	ptc_free(c->nodes);
 	ptc_free(c->jobs);

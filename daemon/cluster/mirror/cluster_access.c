@@ -39,6 +39,11 @@ const struct ptc_cluster_quota *ptc_cluster_quota(const struct ptc_cluster *c)
 	return &c->opts.quota;
 }
 
+struct ptc_addresses *ptc_cluster_addresses(const struct ptc_cluster *c)
+{
+	return c->addresses;
+}
+
 int64_t ptc_cluster_lease(struct ptc_cluster *c)
 {
 	return atomic_load(&c->lease_id);

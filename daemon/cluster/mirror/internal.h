@@ -45,6 +45,7 @@ struct ptc_cluster {
 	bool listed; /* both have been */
 	uint64_t epoch;
 	struct ptc_loss loss;
+	struct ptc_addresses *addresses;
 	struct ptc_devices_doc devices;
 	bool any_slow; /* some job has left devices, or had */
 	uint64_t device_writes;

@@ -7,8 +7,8 @@
  * that its machine is there. While one node's lease is about to end, and its machine is silent, all other nodes are
  * asked about, too: most may have gone together.
  *
- * Failure modes: etcd does not answer (asked again after RETRY_NS; what it said before counts until then); a name that
- * nobody resolves, our own machine, too many nodes at once: nothing can be told, and the look after the lease's end
+ * Failure modes: etcd does not answer (asked again after RETRY_NS; what it said before counts until then); no address
+ * is known of a name, our own machine, too many nodes at once: nothing can be told, and the look after the lease's end
  * decides (daemon/controller/loss/unreachable.c). No lease is revoked here, although etcd takes up to half a second to
  * notice its end: its answers leave fractions of a second out (docs/decisions/0074). */
 #include "daemon/cluster/mirror/internal.h"
@@ -17,8 +17,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "daemon/cluster/loss/addresses.h"
 
-#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -35,27 +35,15 @@ struct asked {
 	int64_t lease, asked_ns;
 	struct ptc_etcd_left left;
 	bool looks, heard;
-	char address[sizeof((struct ptc_node *)NULL)->doc.address];
-	struct addrinfo *at;
 };
 
 struct asking {
+	struct ptc_cluster *cluster;
 	size_t n;
 	struct asked v[ASKED_MAX];
 };
 
 /* ---- on a thread that may wait for etcd ---- */
-
-static struct addrinfo *look_up(const char *address)
-{
-	struct addrinfo *at = ptc_machine_look_up(address);
-
-	if (at && ptc_machine_is_own(at)) {
-		freeaddrinfo(at);
-		at = NULL;
-	}
-	return at;
-}
 
 static void ask_work(void *arg, struct ptc_etcd *e)
 {
@@ -68,25 +56,25 @@ static void ask_work(void *arg, struct ptc_etcd *e)
 		if (ptc_etcd_lease_left(e, v->lease, ASK_MS, &v->left, NULL) != 0)
 			return; /* the others would wait for nothing, too */
 		v->heard = true;
-		if (v->looks && ptc_lease_end_is_near(v->left.left_s, v->left.ttl_s))
-			v->at = look_up(v->address);
 	}
 }
 
 /* ---- on the loop ---- */
 
-static void take(struct asked *v)
+static void take(struct ptc_cluster *c, struct asked *v)
 {
 	struct ptc_node *n = v->node;
+	struct ptc_machine_at at;
+	bool looks;
 
 	n->end->asking = false;
 	if (!v->heard || v->left.left_s < 0 || !n->up || n->lease != v->lease) {
-		if (v->at)
-			freeaddrinfo(v->at);
 		n->end->next_ns = ptc_sys_now_ns() + RETRY_NS;
 		return;
 	}
-	if (ptc_lease_end_heard(n->end, v->lease, v->left.left_s, v->left.ttl_s, v->at, v->asked_ns))
+	looks = v->looks && ptc_lease_end_is_near(v->left.left_s, v->left.ttl_s) &&
+		ptc_addresses_know(c->addresses, n->doc.address, &at) && !ptc_machine_is_own(&at);
+	if (ptc_lease_end_heard(n->end, v->lease, v->left.left_s, v->left.ttl_s, looks ? &at : NULL, v->asked_ns))
 		ptc_info("node",
 			 "node=%s has not renewed its lease, of which it has less than %lld s: its machine is asked",
 			 n->doc.name, (long long)v->left.left_s + 1);
@@ -98,7 +86,7 @@ static void asked(void *arg)
 	struct asking *a = arg;
 
 	for (size_t i = 0; i < a->n; i++)
-		take(&a->v[i]);
+		take(a->cluster, &a->v[i]);
 	ptc_free(a);
 }
 
@@ -107,7 +95,7 @@ static void add(struct asking *a, struct ptc_node *n, bool looks)
 	struct asked *v = &a->v[a->n++];
 
 	*v = (struct asked){ .node = n, .lease = n->lease, .looks = looks && !n->end->ending };
-	memcpy(v->address, n->doc.address, sizeof v->address);
+	ptc_addresses_want(a->cluster->addresses, n->doc.address);
 	n->end->asking = true;
 }
 
@@ -136,6 +124,15 @@ static struct ptc_lease_end *end_of(struct ptc_node *n)
 	return n->end;
 }
 
+static struct asking *new_asking(struct ptc_cluster *c)
+{
+	struct asking *a = ptc_calloc(1, sizeof *a);
+
+	if (a)
+		a->cluster = c;
+	return a;
+}
+
 /* NULL: no question is due, or there is no memory for it. */
 static struct asking *collect(struct ptc_cluster *c, int64_t now_ns)
 {
@@ -152,7 +149,7 @@ static struct asking *collect(struct ptc_cluster *c, int64_t now_ns)
 		if (!is_due(c, c->nodes[i], any, now_ns))
 			continue;
 		if (!a)
-			a = ptc_calloc(1, sizeof *a);
+			a = new_asking(c);
 		if (!a || a->n == ASKED_MAX)
 			break;
 		add(a, c->nodes[i], looks++ < LOOKS_MAX);

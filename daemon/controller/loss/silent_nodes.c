@@ -17,10 +17,62 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
+#include "rpc/pb/pbcall.h"
+
+#include "ptc.pb-c.h"
 
 #include <stdio.h>
 
-#define ASK_NS INT64_C(1000000000)
+#define ASK_NS           INT64_C(1000000000)
+#define PROBE_TIMEOUT_MS 1000
+
+/* ---- a question ---- */
+
+struct probe {
+	struct ptc_rpc_channel *channel;
+	void (*done)(void *arg, int status, const struct ptc_error *err);
+	void *arg;
+};
+
+static void probed(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
+{
+	struct probe p = *(struct probe *)arg;
+
+	(void)reply;
+	(void)len;
+	ptc_free(arg);
+	p.done(p.arg, status, err);
+	ptc_rpc_channel_free(p.channel);
+}
+
+int ptc_controller_probe(struct ptc_controllers *all, const struct ptc_node *n,
+			 void (*done)(void *arg, int status, const struct ptc_error *err), void *arg)
+{
+	Ptc__V1__ListRequest req = PTC__V1__LIST_REQUEST__INIT;
+	struct probe *p = ptc_calloc(1, sizeof *p);
+	void *data;
+	size_t len;
+	int rc;
+
+	if (!p)
+		return PTC_ENOMEM;
+	*p = (struct probe){ .done = done, .arg = arg };
+	req.version = PTC_WIRE_VERSION;
+	/* a connection of its own: a shared one may be waiting out a back-off and would condemn a node that is back */
+	rc = ptc_channels_probe(all->channels, n->doc.name, n->doc.address, &p->channel, NULL);
+	if (rc == 0)
+		rc = ptc_pb_encode(&req.base, &data, &len, NULL);
+	if (rc) {
+		ptc_rpc_channel_free(p->channel);
+		ptc_free(p);
+		return rc;
+	}
+	ptc_rpc_unary_async(all->client, p->channel, "/ptc.v1.Peer/Stat", data, len, PROBE_TIMEOUT_MS, probed, p);
+	ptc_free(data);
+	return 0;
+}
+
+/* ---- nodes that are down ---- */
 
 struct asked {
 	struct ptc_controller *ctl;

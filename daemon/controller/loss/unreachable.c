@@ -14,8 +14,8 @@
  * If there are more machines than a look takes, it takes those that were looked at longest ago, and the next look
  * follows at once.
  *
- * Failure modes: a name that nobody resolves, a machine of our own that is silent, no memory: nothing can be told,
- * so the node is neither unreachable nor closed. If our own network is gone, all nodes are unreachable: whoever
+ * Failure modes: a name of which no address is known, a machine of our own that is silent, no memory: nothing can be
+ * told, so the node is neither unreachable nor closed. If our own network is gone, all nodes are unreachable: whoever
  * acts on that first makes sure that other nodes have answered since. The looking is a task, which waits on a
  * thread of libuv's pool; the rest is on the loop. */
 #include "daemon/controller/internal.h"
@@ -23,23 +23,19 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
-#include "daemon/cluster/loss/machines.h"
+#include "daemon/cluster/loss/addresses.h"
 
-#include <netdb.h>
 #include <poll.h>
-#include <stdio.h>
-#include <unistd.h>
 
 #define MS           INT64_C(1000000)
 #define AGAIN_NS     (1000 * MS) /* between looks, where nothing new is to be seen */
 #define REFUSED_NS   (150 * MS)  /* between looks, where a machine refuses, and the node is not closed yet */
-#define MACHINES_MAX 32          /* at a look, for each needs PTC_MACHINE_TRIES descriptors */
+#define MACHINES_MAX 32          /* at a look, for each needs some descriptors (machines.h) */
 
 struct asked {
 	uint32_t node;
 	int64_t down_ns; /* of the node, when the look began */
 	int64_t last_ns; /* of the look before */
-	char address[256];
 	bool own;
 };
 
@@ -51,7 +47,7 @@ struct ptc_unreachable {
 	size_t n;
 	struct asked v[MACHINES_MAX];
 	struct ptc_machine_asked machines[MACHINES_MAX]; /* of v[i] */
-	struct pollfd fds[PTC_MACHINE_TRIES * MACHINES_MAX];
+	struct pollfd fds[PTC_MACHINE_ADDRESSES * MACHINES_MAX];
 };
 
 /* ---- on a thread of the pool ---- */
@@ -61,14 +57,9 @@ static void look(void *arg, struct ptc_etcd *e)
 	struct ptc_unreachable *a = arg;
 
 	(void)e;
-	for (size_t i = 0; i < a->n; i++) {
-		a->machines[i].at = ptc_machine_look_up(a->v[i].address);
-		a->v[i].own = a->machines[i].at && ptc_machine_is_own(a->machines[i].at);
-	}
-	ptc_machines_ask(a->machines, a->n, a->fds);
 	for (size_t i = 0; i < a->n; i++)
-		if (a->machines[i].at)
-			freeaddrinfo(a->machines[i].at);
+		a->v[i].own = ptc_machine_is_own(&a->machines[i].at);
+	ptc_machines_ask(a->machines, a->n, a->fds);
 	a->looked_ns = ptc_sys_now_ns();
 }
 
@@ -142,6 +133,7 @@ static bool want(struct ptc_unreachable *a, const char *node)
 	if (!ptc_cluster_find_node(a->all->cluster, node, &at))
 		return false;
 	n = ptc_cluster_node(a->all->cluster, at);
+	ptc_addresses_want(ptc_cluster_addresses(a->all->cluster), n->doc.address);
 	if (n->up)
 		ptc_cluster_watch_lease(a->all->cluster, at);
 	for (size_t i = 0; i < a->n; i++)
@@ -151,7 +143,8 @@ static bool want(struct ptc_unreachable *a, const char *node)
 	v = room_for(a, n->refusals.last_ns);
 	if (v) {
 		*v = (struct asked){ .node = at, .down_ns = n->down_ns, .last_ns = n->refusals.last_ns };
-		snprintf(v->address, sizeof v->address, "%s", n->doc.address);
+		(void)ptc_addresses_know(ptc_cluster_addresses(a->all->cluster), n->doc.address,
+					 &a->machines[v - a->v].at);
 	}
 	return n->refusals.last_ns < n->down_ns;
 }

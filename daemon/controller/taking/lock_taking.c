@@ -11,6 +11,7 @@
  * - Only the description cannot be read: this node waits as above. If no other node takes the lock meanwhile, this
  *   node takes it, so that the job can be stopped and deleted. It gives the lock back when another node comes up, and
  *   from time to time.
+ * - No other node answers this one (suspicion.c): it takes no locks.
  * - etcd or memory fails: tried again in the next round. */
 #include "daemon/controller/taking/lock_taking.h"
 
@@ -335,9 +336,15 @@ static void offer(struct ptc_controller *ctl)
 void ptc_locks_tick(struct ptc_controllers *all)
 {
 	int64_t lease = ptc_cluster_lease(all->cluster);
+	bool yields = ptc_suspicion_yields(all);
 
 	for (size_t i = 0; i < all->n; i++)
-		offer(all->list[i]);
+		if (yields)
+			give_back(all->list[i]);
+		else
+			offer(all->list[i]);
+	if (yields)
+		return;
 	for (size_t i = 0; lease && ptc_cluster_synced(all->cluster) && i < ptc_cluster_njobs(all->cluster); i++) {
 		struct ptc_job_view *j = ptc_cluster_job(all->cluster, i);
 
