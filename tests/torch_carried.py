@@ -109,7 +109,7 @@ class Carried:
 
         class Client:
             def __init__(self):
-                self.set, self.said, self.left = {}, [], 0
+                self.set, self.said, self.left, self.checked, self.why = {}, [], 0, 0, None
             start_step = lambda self: 0
             restore = lambda self: False
             boundary = lambda self, step: False
@@ -123,6 +123,15 @@ class Carried:
 
             def survive(self, yes=True):
                 self.said.append(yes)
+
+            def survive_checked(self):
+                self.checked += 1
+
+            def survive_broken(self, why=None):
+                if why and self.said[-1:] == [True]:
+                    self.said.append(False)
+                self.why = self.why or why
+                return self.why
 
             def leave(self):
                 self.left += 1
@@ -162,6 +171,7 @@ class Carried:
         optim.step()
         gen.boundary(1)
         self.assertEqual([True], client.said)
+        self.assertEqual(2, client.checked)
         first = dict(client.set)
         self.assertLessEqual({"optimizer", "scheduler", "model", "rng/torch", "rng/python", "rng/streams", "data"}, set(first))
         torch.rand(1)
@@ -186,6 +196,7 @@ class Carried:
         self.assertRegex(ended(gen.boundary, 5), "^ptc: rank 0: .*goes on from snapshots.*tensor weight: it is not where it was at attach.*\n$")
         gen.boundary(6)
         self.assertEqual([True, False, True, False], client.said)
+        self.assertRegex(client.why, "^tensor weight: it is not where it was at attach")
         with contextlib.suppress(ZeroDivisionError):
             gen.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
         self.assertEqual(3, client.left)
@@ -203,6 +214,16 @@ class Carried:
             self.assertEqual("", ended(gen.boundary, 1))
             client.__dict__[call].assert_called_once()
             gen._promise.close()
+
+        gen, _, optim, client = made()  # libptc finds bytes that have changed
+        gen.survive()
+        gen.boundary(0)
+        optim.step()
+        gen.boundary(1)
+        client.why = 'tensor "weight" changed after the boundary at step 1'
+        self.assertRegex(ended(gen.boundary, 2), "^ptc: rank 0: .*from snapshots.*: tensor \"weight\" changed after the boundary at step 1\n$")
+        self.assertEqual("", ended(gen.boundary, 3))
+        gen._promise.close()
 
         self.check_buffers(made, ended)
         self.check_added(made)

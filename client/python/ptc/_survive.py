@@ -6,7 +6,8 @@ where the program gives up; close(). Failure: ptc.Error that names what cannot b
 (a tensor that was put elsewhere) ends the promise with a line on stderr; snapshots remain.
 
 Between a boundary and update_begin() ptcd takes what is in memory for the boundary's state. So the promise is made once an update has
-been seen before which no buffer was changed, by its bytes; a buffer whose version grows in that time later ends it.
+been seen before which no buffer was changed, by its bytes; a buffer whose version grows in that time later ends it. Of all that is
+declared, libptc compares pieces (ptc_survive): what it finds is told at the next boundary.
 
 A peer that dies makes gloo or NCCL raise in this rank, and the program's own handlers may change or free what is to be taken. So the
 calls in which that is seen hold the process first: backward passes, waits for collectives, os._exit, and the end of the with block.
@@ -235,6 +236,9 @@ class Promise:
         if self._broken:
             return
         try:
+            why = self._client.survive_broken()
+            if why is not None:
+                refuse(why)
             self._keep(step)
         except ptc.Error as e:
             self._break(e)
@@ -285,6 +289,7 @@ class Promise:
         self._streams = gen._rng.watched()
         if self._about_now() != self._about:
             refuse("model: parameters, their groups or buffers are no longer what they were when survive() was called; call it again")
+        self._client.survive_checked()
         ended = time.monotonic()
         self._next_check = ended + _SHARE * (ended - began)
 
@@ -305,14 +310,8 @@ class Promise:
     def _break(self, e):
         """Not a warning: that would be an error of the program where warnings are errors."""
         self._broken = True
-        try:
-            if e.code != _STALE:
-                self._say(False)
-        except ptc.Error as again:
-            e = again
-            if e.code != _STALE:
-                raise
         if e.code != _STALE:  # nobody takes anything of a generation that has ended
+            self._client.survive_broken(str(e))
             with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be closed, or None
                 sys.stderr.write(f"ptc: rank {self._gen.rank}: after the loss of a node the job goes on from snapshots, not from this "
                                  f"rank's memory: {e}\n")
