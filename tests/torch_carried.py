@@ -5,6 +5,7 @@ import datetime
 import io
 import json
 import os
+import random
 import re
 import threading
 import types
@@ -61,7 +62,6 @@ class Carried:
 
     def check_warm(self):
         """A step on made-up data leaves what attach() does not restore as it was, and is not done where nothing is restored."""
-        import random
         import ptc.torch
         import torch
 
@@ -225,8 +225,61 @@ class Carried:
         self.assertEqual("", ended(gen.boundary, 3))
         gen._promise.close()
 
+        self.check_structure(made, ended)
         self.check_buffers(made, ended)
         self.check_added(made)
+
+    def check_structure(self, made, ended):
+        """Where the program has changed what there is, the promise rests until a check has passed. Where it is as it was, it goes on."""
+        import torch
+
+        def other(model, optim):
+            torch.optim.SGD(model.parameters(), lr=0.5).step()
+
+        def replaced(model, optim):
+            model.bias = torch.nn.Parameter(model.bias.detach().clone())
+        changes = {"frozen": lambda model, optim: model.bias.requires_grad_(False), "replaced": replaced, "other": other,
+                   "added": lambda model, optim: setattr(model, "more", torch.nn.Parameter(torch.ones(2))),
+                   "buffer": lambda model, optim: model.register_buffer("more", torch.ones(2)),
+                   "module": lambda model, optim: model.add_module("more", torch.nn.Linear(1, 1)),
+                   "group": lambda model, optim: optim.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})}
+        for name, change in changes.items():
+            gen, model, optim, client = made()
+            gen.survive()
+            gen.boundary(0)
+            optim.step()
+            gen.boundary(1)
+            model.bias, model.count = model.bias, 1  # as it is; not the model's
+            gen._promise._next_check = float("inf")
+            optim.step()
+            gen.boundary(2)
+            self.assertEqual([True], client.said)
+            change(model, optim)
+            gen.boundary(3)
+            gen.boundary(4)
+            self.assertEqual([True, False], client.said, name)
+            if name == "frozen":
+                model.bias.requires_grad_(True)
+            gen._promise._next_check = 0.0
+            said = ended(gen.boundary, 5)
+            if name in ("frozen", "other"):  # which loses nothing
+                self.assertEqual(("", [True, False, True]), (said, client.said), name)
+            else:
+                self.assertRegex(said, "^ptc: rank 0: .*goes on from snapshots", name)
+                self.assertEqual([True, False], client.said)
+            gen._promise.close()
+        many = torch.nn.Sequential(*[torch.nn.Linear(1, 1) for _ in range(100)])
+        gen, model, optim, client = made(model=many)
+        gen.survive()
+        gen.boundary(0)
+        optim.step()
+        gen.boundary(1)
+        gen._promise._next_check = float("inf")
+        many[77].bias.requires_grad_(False)
+        for step in range(2, 7):
+            gen.boundary(step)
+        self.assertEqual([True, False], client.said)
+        gen._promise.close()
 
     def check_added(self, made):
         """One optimizer steps at each boundary, the other one has gradients that add up over four: what is there between is lost."""

@@ -350,6 +350,10 @@ class Gradients:
         """Optimizers that are there, have stepped what is watched here, and are not attached."""
         return [o for ref in self._others.values() if (o := ref()) is not None]
 
+    def others_seen(self):
+        """How many of these there were, also of those that are gone."""
+        return len(self._others)
+
     def _step_noted(self, slots, optim):
         for slot in slots:
             slot.stepped(self._at, optim)
