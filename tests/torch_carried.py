@@ -226,6 +226,7 @@ class Carried:
         gen._promise.close()
 
         self.check_structure(made, ended)
+        self.check_encoded(made)
         self.check_buffers(made, ended)
         self.check_added(made)
 
@@ -280,6 +281,53 @@ class Carried:
             gen.boundary(step)
         self.assertEqual([True, False], client.said)
         gen._promise.close()
+
+    def check_encoded(self, made):
+        """What has not changed since the last boundary is not encoded again; whatever has changed is."""
+        import torch
+        from ptc import _rng, _values
+        gen, model, optim, client = made()
+        gen.survive()
+        gen.boundary(0)
+        optim.step()
+        gen.boundary(1)
+        gen._promise._next_check = float("inf")
+        with mock.patch.object(_values, "dumps", side_effect=_values.dumps) as dumps, mock.patch.object(_rng.json, "dumps") as python:
+            optim.step()
+            gen.boundary(2)
+            self.assertEqual((0, 0), (dumps.call_count, python.call_count))
+        for i, lr in enumerate((1, True, 1.0, 0.0, -0.0, torch.tensor(0.5), torch.tensor(0.25))):
+            optim.param_groups[0]["lr"] = lr
+            gen.boundary(3 + i)
+            self.assertIn(b'["lr", ' + _values.dumps("lr", lr) + b"]", client.set["optimizer"], lr)
+        optim.param_groups[0]["lr"].fill_(0.125)  # in place
+        gen.boundary(10)
+        self.assertIn(b"0.125", client.set["optimizer"])
+        gen._promise.close()
+        draw = random.Random(5)
+        for g in (np.random.RandomState(3), np.random.Generator(np.random.MT19937(3)), np.random.default_rng(3)):
+            source = _rng._Numpy("it", g)
+            for _ in range(3000):
+                what = draw.randrange(5)
+                if what == 0 and isinstance(g, np.random.RandomState):
+                    g.seed(draw.randrange(4))
+                elif what in (1, 2):
+                    (g.randn if isinstance(g, np.random.RandomState) else g.standard_normal)()
+                elif what == 3:
+                    g.random(draw.choice((1, 312, 624)))
+                self.assertEqual(_rng._Numpy("it", g).get(), source.get())
+        g = random.Random(3)
+        source = _rng._Python(g)
+        for _ in range(3000):
+            what = draw.randrange(5)
+            if what == 0:
+                g.seed(draw.randrange(4))
+            elif what in (1, 2):
+                g.gauss(0, 1)
+            elif what == 3:
+                for _ in range(draw.choice((1, 312, 624))):
+                    g.random()
+            self.assertEqual(_rng._Python(g).get(), source.get())
 
     def check_added(self, made):
         """One optimizer steps at each boundary, the other one has gradients that add up over four: what is there between is lost."""
