@@ -12,7 +12,8 @@
 #include <stdint.h>
 
 #define PTC_LOCAL_REPORTS        8
-#define PTC_LOCAL_REPORT_NAME    32 /* with its NUL */
+#define PTC_LOCAL_REPORT_NAME    32  /* with its NUL */
+#define PTC_LOCAL_BROKEN_WHY     256 /* likewise */
 #define PTC_LOCAL_PAGE           4096
 #define PTC_LOCAL_NO_STOP        UINT64_MAX
 #define PTC_LOCAL_STEP_MAX       (UINT64_MAX / 4)
@@ -75,6 +76,13 @@ struct ptc_local_page {
 	_Alignas(64) _Atomic uint64_t hold_from;
 	/* The rank's: 1: it has all that its next update needs, and waits for other ranks only (ptc_update_alone). */
 	_Atomic uint32_t ready;
+	/* The rank's: step + 1 of the last boundary after which pieces of its memory were as before when the update
+	 * began (sampled), and of the last one at which its program's own checks passed (checked); 0: none yet. */
+	_Alignas(64) _Atomic uint64_t sampled, checked;
+	/* The rank's: 1: its memory was found not to be what its marks say. It promises nothing until its next
+	 * generation. */
+	_Atomic uint32_t broken;
+	char broken_why[PTC_LOCAL_BROKEN_WHY]; /* written before `broken` is set; then constant for the generation */
 #if PTC_VERSION_RAISED
 	_Alignas(64) uint64_t added;
 #endif
@@ -115,6 +123,14 @@ static inline bool ptc_local_update_begin(struct ptc_local_page *p, uint64_t ste
 	atomic_store_explicit(&p->marked, step + 1, memory_order_relaxed);
 	atomic_thread_fence(memory_order_release); /* seen before any change of the state that follows */
 	return true;
+}
+/* Of `sampled` or `checked`. false: none yet. */
+static inline bool ptc_local_of_step(const _Atomic uint64_t *word, uint64_t *ret_step)
+{
+	uint64_t v = atomic_load(word);
+
+	*ret_step = v ? v - 1 : 0;
+	return v != 0;
 }
 /* false: no boundary yet. */
 static inline bool ptc_local_step(const struct ptc_local_page *p, uint64_t *ret_step)

@@ -68,6 +68,31 @@ class Survive(harness.Case):
     def test_wait(self):
         self.survive("wait")
 
+    def test_broken(self):
+        """What changes declared memory before update_begin() ends the promise of its rank; status says why, and training goes on."""
+        with self.cluster(nodes=1, devices=3) as c:
+            job = test_torch.Job(c, self.dir, "broken", run={"snapshot_every": 1000000, "seed": 7})
+            job.run("dp=3")
+
+            def told():
+                ranks = {r["rank"]: r for r in job.status()["run"].get("ranks", ())}
+                known = len(ranks) == 3 and ranks[0].get("survives_broken") and ranks[1].get("survives_broken")
+                return ranks if known and "survives_checked" in ranks[2] and ranks[2].get("survives_sampled", 0) > 5 else None
+            ranks = wait_for(told, 40 * PATIENCE, "broken promises", 0.1)
+            text = c.ptcctl("status", job.name).stdout
+            job.wait_step(ranks[2]["step"] + 5)
+            said = c.ptcctl("logs", job.name, "--rank", "all").stdout
+        why = 'its promise is broken: tensor "[^"]+" changed after the boundary at step {} without ptc_update_begin'
+        for rank, step in enumerate(("3", r"\d+")):
+            self.assertIs(False, ranks[rank]["survives"])
+            self.assertRegex(ranks[rank]["survives_not"], f"^{why.format(step)}$")
+            self.assertRegex(said, f"ptc: rank {rank}: .*goes on from snapshots, not from this rank's memory: tensor ")
+        self.assertIs(True, ranks[2]["survives"])
+        self.assertNotIn("survives_broken", ranks[2])
+        self.assertNotIn("ptc: rank 2: ", said)
+        self.assertRegex(text, f"(?m)^memory of rank 0 is not used if a node is lost: {why.format(3)} \\(and that of 1 more\\)$")
+        self.assertRegex(text, r"(?m)^memory: compared at step \d+, checked at step \d+$")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -5,6 +5,7 @@ import datetime
 import io
 import json
 import os
+import random
 import re
 import threading
 import types
@@ -61,7 +62,6 @@ class Carried:
 
     def check_warm(self):
         """A step on made-up data leaves what attach() does not restore as it was, and is not done where nothing is restored."""
-        import random
         import ptc.torch
         import torch
 
@@ -109,7 +109,7 @@ class Carried:
 
         class Client:
             def __init__(self):
-                self.set, self.said, self.left = {}, [], 0
+                self.set, self.said, self.left, self.checked, self.why = {}, [], 0, 0, None
             start_step = lambda self: 0
             restore = lambda self: False
             boundary = lambda self, step: False
@@ -123,6 +123,15 @@ class Carried:
 
             def survive(self, yes=True):
                 self.said.append(yes)
+
+            def survive_checked(self):
+                self.checked += 1
+
+            def survive_broken(self, why=None):
+                if why and self.said[-1:] == [True]:
+                    self.said.append(False)
+                self.why = self.why or why
+                return self.why
 
             def leave(self):
                 self.left += 1
@@ -162,6 +171,7 @@ class Carried:
         optim.step()
         gen.boundary(1)
         self.assertEqual([True], client.said)
+        self.assertEqual(2, client.checked)
         first = dict(client.set)
         self.assertLessEqual({"optimizer", "scheduler", "model", "rng/torch", "rng/python", "rng/streams", "data"}, set(first))
         torch.rand(1)
@@ -186,6 +196,7 @@ class Carried:
         self.assertRegex(ended(gen.boundary, 5), "^ptc: rank 0: .*goes on from snapshots.*tensor weight: it is not where it was at attach.*\n$")
         gen.boundary(6)
         self.assertEqual([True, False, True, False], client.said)
+        self.assertRegex(client.why, "^tensor weight: it is not where it was at attach")
         with contextlib.suppress(ZeroDivisionError):
             gen.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
         self.assertEqual(3, client.left)
@@ -204,8 +215,119 @@ class Carried:
             client.__dict__[call].assert_called_once()
             gen._promise.close()
 
+        gen, _, optim, client = made()  # libptc finds bytes that have changed
+        gen.survive()
+        gen.boundary(0)
+        optim.step()
+        gen.boundary(1)
+        client.why = 'tensor "weight" changed after the boundary at step 1'
+        self.assertRegex(ended(gen.boundary, 2), "^ptc: rank 0: .*from snapshots.*: tensor \"weight\" changed after the boundary at step 1\n$")
+        self.assertEqual("", ended(gen.boundary, 3))
+        gen._promise.close()
+
+        self.check_structure(made, ended)
+        self.check_encoded(made)
         self.check_buffers(made, ended)
         self.check_added(made)
+
+    def check_structure(self, made, ended):
+        """Where the program has changed what there is, the promise rests until a check has passed. Where it is as it was, it goes on."""
+        import torch
+
+        def other(model, optim):
+            torch.optim.SGD(model.parameters(), lr=0.5).step()
+
+        def replaced(model, optim):
+            model.bias = torch.nn.Parameter(model.bias.detach().clone())
+        changes = {"frozen": lambda model, optim: model.bias.requires_grad_(False), "replaced": replaced, "other": other,
+                   "added": lambda model, optim: setattr(model, "more", torch.nn.Parameter(torch.ones(2))),
+                   "buffer": lambda model, optim: model.register_buffer("more", torch.ones(2)),
+                   "module": lambda model, optim: model.add_module("more", torch.nn.Linear(1, 1)),
+                   "group": lambda model, optim: optim.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})}
+        for name, change in changes.items():
+            gen, model, optim, client = made()
+            gen.survive()
+            gen.boundary(0)
+            optim.step()
+            gen.boundary(1)
+            model.bias, model.count = model.bias, 1  # as it is; not the model's
+            gen._promise._next_check = float("inf")
+            optim.step()
+            gen.boundary(2)
+            self.assertEqual([True], client.said)
+            change(model, optim)
+            gen.boundary(3)
+            gen.boundary(4)
+            self.assertEqual([True, False], client.said, name)
+            if name == "frozen":
+                model.bias.requires_grad_(True)
+            gen._promise._next_check = 0.0
+            said = ended(gen.boundary, 5)
+            if name in ("frozen", "other"):  # which loses nothing
+                self.assertEqual(("", [True, False, True]), (said, client.said), name)
+            else:
+                self.assertRegex(said, "^ptc: rank 0: .*goes on from snapshots", name)
+                self.assertEqual([True, False], client.said)
+            gen._promise.close()
+        many = torch.nn.Sequential(*[torch.nn.Linear(1, 1) for _ in range(100)])
+        gen, model, optim, client = made(model=many)
+        gen.survive()
+        gen.boundary(0)
+        optim.step()
+        gen.boundary(1)
+        gen._promise._next_check = float("inf")
+        many[77].bias.requires_grad_(False)
+        for step in range(2, 7):
+            gen.boundary(step)
+        self.assertEqual([True, False], client.said)
+        gen._promise.close()
+
+    def check_encoded(self, made):
+        """What has not changed since the last boundary is not encoded again; whatever has changed is."""
+        import torch
+        from ptc import _rng, _values
+        gen, model, optim, client = made()
+        gen.survive()
+        gen.boundary(0)
+        optim.step()
+        gen.boundary(1)
+        gen._promise._next_check = float("inf")
+        with mock.patch.object(_values, "dumps", side_effect=_values.dumps) as dumps, mock.patch.object(_rng.json, "dumps") as python:
+            optim.step()
+            gen.boundary(2)
+            self.assertEqual((0, 0), (dumps.call_count, python.call_count))
+        for i, lr in enumerate((1, True, 1.0, 0.0, -0.0, torch.tensor(0.5), torch.tensor(0.25))):
+            optim.param_groups[0]["lr"] = lr
+            gen.boundary(3 + i)
+            self.assertIn(b'["lr", ' + _values.dumps("lr", lr) + b"]", client.set["optimizer"], lr)
+        optim.param_groups[0]["lr"].fill_(0.125)  # in place
+        gen.boundary(10)
+        self.assertIn(b"0.125", client.set["optimizer"])
+        gen._promise.close()
+        draw = random.Random(5)
+        for g in (np.random.RandomState(3), np.random.Generator(np.random.MT19937(3)), np.random.default_rng(3)):
+            source = _rng._Numpy("it", g)
+            for _ in range(3000):
+                what = draw.randrange(5)
+                if what == 0 and isinstance(g, np.random.RandomState):
+                    g.seed(draw.randrange(4))
+                elif what in (1, 2):
+                    (g.randn if isinstance(g, np.random.RandomState) else g.standard_normal)()
+                elif what == 3:
+                    g.random(draw.choice((1, 312, 624)))
+                self.assertEqual(_rng._Numpy("it", g).get(), source.get())
+        g = random.Random(3)
+        source = _rng._Python(g)
+        for _ in range(3000):
+            what = draw.randrange(5)
+            if what == 0:
+                g.seed(draw.randrange(4))
+            elif what in (1, 2):
+                g.gauss(0, 1)
+            elif what == 3:
+                for _ in range(draw.choice((1, 312, 624))):
+                    g.random()
+            self.assertEqual(_rng._Python(g).get(), source.get())
 
     def check_added(self, made):
         """One optimizer steps at each boundary, the other one has gradients that add up over four: what is there between is lost."""

@@ -581,6 +581,27 @@ def case_survive(args, gen):
     gen.finish(args.steps)
 
 
+def case_broken(args, gen):
+    """Promises that are not kept: rank 0 clips its weights in place before its optimizer steps; rank 1 has another optimizer, which
+    says nothing. Rank 2 keeps its own."""
+    model, optim, sched, scaler = torch_state.trainer(gen.dp_rank)
+    gen.attach(model=model, optim=optim, sched=sched, stateful={"scaler": scaler})
+    gen.survive()
+    log = Log(args, gen)
+    for step in range(gen.start_step, args.steps):
+        if gen.boundary(step):
+            return
+        time.sleep(args.sleep)
+        with torch.no_grad():
+            for p in model.parameters():
+                if gen.rank == 0 and step == 3:
+                    p.clamp_(-0.01, 0.01)
+                elif gen.rank == 1:
+                    p.sub_(0.01)
+        log.write(step=step, **torch_state.train(step, model, optim, sched, scaler))
+    gen.finish(args.steps)
+
+
 def case_stateful(args, gen):
     """torchdata's StatefulDataLoader, which reads ahead in a process of its own, over what is this data-parallel rank's."""
     from torchdata.stateful_dataloader import StatefulDataLoader

@@ -101,6 +101,7 @@ static void release(ptc_client *c)
 	if (c->set && c->got)
 		forget_locked(c);
 	ptc_client_staging_done(&c->staging);
+	ptc_samples_done(&c->promise.samples);
 	free(c->set);
 	free(c->got);
 	ptc_local_conn_done(&c->conn, free);
@@ -132,6 +133,8 @@ static uint32_t leave(ptc_client *c, bool ready)
 	int64_t waited_ms = 0;
 	uint32_t answer = PTC_LOCAL_LEAVE_ASKS;
 
+	if (c && c->running && c->promise.made && !ptc_client_forked(c))
+		ptc_client_compare(c);
 	if (!c || !c->running || !c->stepped || ptc_client_forked(c) || !atomic_load(&c->page->survives) ||
 	    !atomic_load(&c->page->knows_survivors) || atomic_exchange(&c->page->leaving, PTC_LOCAL_LEAVE_ASKS))
 		return PTC_LOCAL_LEAVE_GO;
@@ -364,7 +367,7 @@ int ptc_next(ptc_client *c, struct ptc_generation *ret_generation)
 	c->running = c->stepped = false;
 	c->on_stop = NULL;
 	ptc_client_staging_done(&c->staging);
-	ptc_client_unpublish(c);
+	ptc_client_promise_over(c);
 	atomic_store(&c->page->state, 0);
 	atomic_store(&c->page->marks, PTC_LOCAL_MARKS_NONE);
 	atomic_store(&c->page->device, 0);

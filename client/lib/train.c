@@ -3,7 +3,11 @@
  * in the shared page and reads the stop there: no system call, no lock. When the rank has come to the stop, it says so
  * and waits for GO or ENDED. With staging memory (copy: fast) it copies the declared memory first. Failure modes: the
  * program refuses the stop (the switch fails, and training goes on); steps are out of order (INVALID, nothing
- * published); the client has ended (`fatal`). */
+ * published); the client has ended (`fatal`).
+ *
+ * A promise (ptc_survive): a boundary copies a few pieces of declared memory, and the update compares them as it
+ * begins. If one has changed, or the program says that its own checks have failed, the promise is broken until
+ * ptc_next; ptcd is told why in the shared page, and training goes on. */
 #include "client/lib/internal.h"
 #include "client/lib/copy/past_caches.h"
 
@@ -319,25 +323,106 @@ int ptc_stop_holds(ptc_client *c)
 	return c->finishing || atomic_load(&c->page->stop) < c->next_step;
 }
 
+/* ---- a promise, broken ----------------------------------------------------------------------- */
+
+/* A promise that is broken is kept no more in this generation; the first reason stays. */
+static void break_promise(ptc_client *c, const char *why)
+{
+	struct promise *p = &c->promise;
+
+	if (p->broken)
+		return;
+	snprintf(p->why, sizeof p->why, "%s", why);
+	for (char *at = p->why; *at; at++)
+		if ((unsigned char)*at < 0x20 || *at == 0x7f)
+			*at = ' ';
+	ptc_client_unpublish(c);
+	p->broken = true;
+	memcpy(c->page->broken_why, p->why, sizeof p->why);
+	atomic_store(&c->page->broken, 1);
+}
+
+void ptc_client_promise_over(ptc_client *c)
+{
+	ptc_client_unpublish(c);
+	ptc_samples_done(&c->promise.samples);
+	c->promise.broken = false;
+	if (!c->page)
+		return;
+	atomic_store(&c->page->broken, 0);
+	atomic_store(&c->page->sampled, 0);
+	atomic_store(&c->page->checked, 0);
+}
+
+/* ---- a promise, looked at ---------------------------------------------------------------------- */
+
+/* What lies on devices is left out: it would be read by the stream whose work changes it, and waited for. Where memory
+ * is short, nothing is looked at. */
+static void find_memory(ptc_client *c)
+{
+	struct samples *s = &c->promise.samples;
+	const struct ptc_local_generation *g = &c->generation;
+	uint64_t low, high;
+	bool ok = true;
+
+	if (s->nboxes)
+		return;
+	for (size_t i = 0; i < c->ntensors && ok; i++) {
+		const struct tensor *t = &c->tensors[i];
+
+		for (uint32_t j = 0; j < t->nboxes && ok; j++) {
+			ptc_local_box_span(t->ndim, t->element_bytes, &t->boxes[j], &low, &high);
+			if (!ptc_device_at(&c->devices, low))
+				ok = ptc_samples_add(s, t->name, t->field, t->ndim, t->element_bytes, &t->boxes[j]);
+		}
+	}
+	if (!ok)
+		ptc_samples_done(s);
+	ptc_samples_begin(s, g->incarnation << 32 ^ g->generation << 16 ^ g->rank);
+}
+
+void ptc_client_compare(ptc_client *c)
+{
+	const struct sampled_box *changed;
+	char why[PTC_LOCAL_BROKEN_WHY];
+
+	if (ptc_samples_same(&c->promise.samples, &changed)) {
+		if (changed)
+			atomic_store(&c->page->sampled, c->next_step);
+		return;
+	}
+	snprintf(why, sizeof why,
+		 "tensor \"%.120s%s%.60s\" changed after the boundary at step %llu without ptc_update_begin",
+		 changed->name, *changed->field ? ":" : "", changed->field, (unsigned long long)c->next_step - 1);
+	break_promise(c, why);
+}
+
+/* ---- steps -------------------------------------------------------------------------- */
+
 int ptc_boundary(ptc_client *c, uint64_t step)
 {
+	int rc = 0;
+
 	if (__builtin_expect(!c || !c->running || step != c->next_step || step > PTC_LOCAL_STEP_MAX, 0))
 		return wrong_step(c, "ptc_boundary", step);
 	if (__builtin_expect(ptc_client_forked(c), 0))
 		return ptc_client_enter(c);
 	if (__builtin_expect(c->marks.on, 0)) { /* a mark that fails publishes nothing */
-		int rc = mark(c, step, true);
-
+		rc = mark(c, step, true);
 		if (rc)
 			return rc;
 	}
+	if (c->promise.made) /* no update has begun since the last one */
+		ptc_client_compare(c);
 	c->next_step = step + 1;
 	c->stepped = true;
 	if (c->promise.made && (c->promise.said_at != c->promise.set_at || !atomic_load(&c->page->survives)))
 		ptc_client_publish(c, step);
-	if (__builtin_expect(ptc_local_boundary(c->page, step), 1))
-		return 0;
-	return stop_here(c, step, false);
+	if (__builtin_expect(!ptc_local_boundary(c->page, step), 0))
+		rc = stop_here(c, step, false);
+	if (c->promise.made && rc == 0)
+		ptc_samples_take(&c->promise.samples);
+	return rc;
 }
 
 /* ptcd sets `hold` for a while only; and should it be gone for good, the rank goes on. */
@@ -363,6 +448,8 @@ void ptc_update_begin(ptc_client *c)
 			marks_end(c);
 		return;
 	}
+	if (c->promise.made)
+		ptc_client_compare(c);
 	if (__builtin_expect(!ptc_local_update_begin(c->page, c->next_step - 1), 0))
 		held(c);
 	if (c->marks.on)
@@ -370,25 +457,59 @@ void ptc_update_begin(ptc_client *c)
 			   false); /* one that fails is no mark: what is wrong is told at the next stop */
 }
 
-int ptc_survive(ptc_client *c, int yes)
+/* ---- a promise, made ------------------------------------------------------------------------ */
+
+static int enter_running(ptc_client *c, const char *call)
 {
 	int rc = ptc_client_enter(c);
 
+	if (!rc && !c->running)
+		rc = ptc_client_fail(c, PTC_R_INVALID, "%s: no generation runs here; ptc_restore comes first", call);
+	return rc;
+}
+
+int ptc_survive(ptc_client *c, int yes)
+{
+	int rc = enter_running(c, "ptc_survive");
+
 	if (rc)
 		return rc;
-	if (!c->running)
-		return ptc_client_fail(c, PTC_R_INVALID,
-				       "ptc_survive: no generation runs here; ptc_restore comes first");
+	if (yes && c->promise.broken)
+		return ptc_client_fail(c, PTC_R_REFUSED, "ptc_survive: the promise is broken until ptc_next: %s",
+				       c->promise.why);
 	if (!yes) {
 		ptc_client_unpublish(c);
+		c->promise.samples.ntaken = 0;
 	} else if (ptc_client_keep(c)) {
 		pthread_mutex_lock(&c->lock);
 		ptc_client_wake_locked(c);
 		pthread_mutex_unlock(&c->lock);
 	}
+	if (yes)
+		find_memory(c);
 	c->promise.made = yes != 0;
 	return 0;
 }
+
+int ptc_survive_checked(ptc_client *c)
+{
+	int rc = enter_running(c, "ptc_survive_checked");
+
+	if (!rc)
+		atomic_store(&c->page->checked, c->next_step + 1);
+	return rc;
+}
+
+const char *ptc_survive_broken(ptc_client *c, const char *why)
+{
+	if (enter_running(c, "ptc_survive_broken"))
+		return NULL;
+	if (why)
+		break_promise(c, *why ? why : "the program does not say why");
+	return c->promise.broken ? c->promise.why : NULL;
+}
+
+/* ---- the end, and reports ------------------------------------------------------------ */
 
 int ptc_finish(ptc_client *c, uint64_t step)
 {

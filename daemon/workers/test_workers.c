@@ -282,6 +282,9 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 		if (strcmp(how, "stuck") == 0 && step == 5)
 			printf("%d", *(volatile char *)r->page); /* until the file system has gone */
 		nap_us(500);
+		if (strcmp(how, "clips") == 0 && r->gen.rank == 1)
+			for (int64_t i = 0; i < r->nw; i++)
+				r->w[i] = r->w[i] + 1 < 3 ? r->w[i] + 1 : 3;
 		ptc_update_begin(r->c);
 		if (r->updates)
 			rank_check(pwrite(r->updates, &step, sizeof step, 0) == sizeof step, NULL, "updates");
@@ -417,7 +420,8 @@ static int rank_main(int argc, char **argv)
 		       (unsigned long long)r.gen.start_step);
 		fflush(stdout);
 		if (strcmp(how, "survives") == 0 || strcmp(how, "leaves") == 0 || strcmp(how, "meets") == 0 ||
-		    strcmp(how, "twice") == 0 || strcmp(how, "left") == 0 || strcmp(how, "spawns") == 0)
+		    strcmp(how, "twice") == 0 || strcmp(how, "left") == 0 || strcmp(how, "spawns") == 0 ||
+		    strcmp(how, "clips") == 0)
 			rank_check(ptc_survive(r.c, 1) == 0, r.c, "survive");
 		if (strcmp(how, "later") == 0)
 			rank_check(ptc_on_stop(r.c, rank_later, &r) == 0, r.c, "on_stop");
@@ -2333,6 +2337,41 @@ static void test_left(void **state)
 	end(g);
 }
 
+/* A rank that clips its weights before it says that its update begins is not taken; its row says why. */
+static void test_hold_clipped(void **state)
+{
+	static const char said[] =
+		"\"survives\":false,\"survives_not\":\"its promise is broken: tensor \\\"w\\\" changed "
+		"after the boundary at step ";
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "clips", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_slot_view *slots;
+	bool known = false;
+	size_t n;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	for (int i = 0; i < 20000 && !known; i++) {
+		char *json;
+
+		ok(ptc_workers_json(t.w, UUID, &json, &err), &err);
+		known = strstr(json, said) && strstr(json, "\"survives_broken\":true") &&
+			strstr(json, "\"survives\":true,\"survives_sampled\":");
+		ptc_free(json);
+		nap_us(1000);
+	}
+	assert_true(known);
+	goes_on();
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, 0, WAIT, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+	assert_null(slots[0].not_held);
+	assert_non_null(strstr(slots[1].not_held, "was found to be broken"));
+	ptc_workers_slots_done(t.w, slots, n);
+	ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
+	goes_on();
+	end(g);
+}
+
 /* A program that does not promise it is left alone. */
 static void test_hold_unproven(void **state)
 {
@@ -3076,6 +3115,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_hold_waits_in_kernel, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_thawed, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_unproven, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_hold_clipped, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_goes_on, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_hold_between, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_left, setup, teardown),

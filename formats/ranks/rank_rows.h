@@ -44,8 +44,12 @@ struct ptc_rank_row {
 	bool on_device;           /* its process has or had a device */
 	int64_t device;           /* which */
 	struct ptc_rank_memory memory;
-	bool says_survives, survives;    /* known; its memory could be taken, were a node lost (ptc_survive) */
-	const char *survives_not;        /* why it could not */
+	bool says_survives, survives;  /* known; its memory could be taken, were a node lost (ptc_survive) */
+	const char *survives_not;      /* why it could not */
+	bool survives_broken;          /* because it was found not to be what the program promises */
+	bool has_sampled, has_checked; /* the next two are known */
+	uint64_t sampled,
+		checked; /* the last steps at which pieces of it were compared, and the program's checks passed */
 	struct ptc_rank_report *reports; /* in the rank's order */
 	size_t nreports;
 	const char *cgroup, *log;

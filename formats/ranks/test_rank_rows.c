@@ -87,6 +87,11 @@ static void an_answer_is_read_as_it_was_written(void **state)
 					   .memory = { .copied_by = "rank", .marks = "none", .why = "w" },
 					   .says_survives = true,
 					   .survives_not = "it \"ended\"",
+					   .survives_broken = true,
+					   .has_sampled = true,
+					   .sampled = 39,
+					   .has_checked = true,
+					   .checked = 38,
 					   .reports = reports,
 					   .nreports = 2,
 					   .cgroup = "c",
@@ -108,7 +113,8 @@ static void an_answer_is_read_as_it_was_written(void **state)
 		"{\"rank\":2,\"generation\":3,\"incarnation\":0,\"state\":\"running\",\"pid\":12,\"step\":"
 		"40,\"whole\":false,\"hangs_s\":0,\"on_device\":0,\"device_memory\":{\"copied_by\":\"rank\","
 		"\"marks\":\"none\",\"why\":\"w\"},\"survives\":false,\"survives_not\":\"it "
-		"\\\"ended\\\"\",\"reports\":{\"loss\":null,\"own_seconds\":0.5},\"cgroup\":\"c\",\"log\":"
+		"\\\"ended\\\"\",\"survives_broken\":true,\"survives_sampled\":39,\"survives_checked\":38,"
+		"\"reports\":{\"loss\":null,\"own_seconds\":0.5},\"cgroup\":\"c\",\"log\":"
 		"\"l\",\"world\":4,\"since_ms\":5,\"step_seconds\":0.25}]",
 		text);
 	assert_int_equal(0, ptc_rank_rows_decode(text, &rows, NULL));
@@ -116,6 +122,8 @@ static void an_answer_is_read_as_it_was_written(void **state)
 	assert_true(rows.n == 2 && !rows.v[0].on_device && !rows.v[0].has_step && !rows.v[0].log);
 	assert_true(rows.v[1].on_device && rows.v[1].world == 4 && rows.v[1].has_hangs && rows.v[1].own_s == 0.5);
 	assert_string_equal("it \"ended\"", rows.v[1].survives_not);
+	assert_true(rows.v[1].survives_broken && rows.v[1].sampled == 39 && rows.v[1].checked == 38);
+	assert_true(!rows.v[0].survives_broken && !rows.v[0].has_sampled && !rows.v[0].has_checked);
 	ptc_rank_rows_done(&rows);
 }
 

@@ -73,6 +73,47 @@ static void put_pace(const json_t *run)
 	putchar('\n');
 }
 
+/* "memory: compared at step 41, checked at step 40", of all ranks that say so. And where a promise is broken, of which
+ * rank, and why. */
+static void put_promises(const json_t *ranks)
+{
+	static const char *const keys[] = { "survives_sampled", "survives_checked" };
+	static const char *const words[] = { "compared", "checked" };
+	const json_t *k, *at, *first = NULL;
+	json_int_t least[2] = { -1, -1 };
+	const char *comma = "memory: ";
+	size_t i, broken = 0;
+
+	json_array_foreach(ranks, i, k) {
+		for (size_t w = 0; w < PTC_ARRAY_LEN(keys); w++)
+			if (json_is_integer(at = json_object_get(k, keys[w])))
+				least[w] = least[w] < 0 ? json_integer_value(at)
+							: PTC_MIN(least[w], json_integer_value(at));
+		if (!json_is_true(json_object_get(k, "survives_broken")))
+			continue;
+		first = first ? first : k;
+		broken++;
+	}
+	for (size_t w = 0; w < PTC_ARRAY_LEN(keys); w++) {
+		if (least[w] < 0)
+			continue;
+		printf("%s%s at step %" JSON_INTEGER_FORMAT, comma, words[w], least[w]);
+		comma = ", ";
+	}
+	if (least[0] >= 0 || least[1] >= 0)
+		putchar('\n');
+	if (!first)
+		return;
+	printf("memory of rank %" JSON_INTEGER_FORMAT " is not used if a node is lost: ",
+	       json_integer_value(json_object_get(first, "rank")));
+	put_text(json_string_value(json_object_get(first, "survives_not"))
+			 ? json_string_value(json_object_get(first, "survives_not"))
+			 : "?");
+	if (broken > 1)
+		printf(" (and that of %zu more)", broken - 1);
+	putchar('\n');
+}
+
 /* One line of the ranks that are slow, and one where ranks cannot be compared. */
 static void put_stragglers(const json_t *s)
 {
@@ -167,6 +208,7 @@ static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 		putchar('\n');
 	}
 	put_pace(run);
+	put_promises(json_object_get(run, "ranks"));
 	put_stragglers(json_object_get(run, "stragglers"));
 	put_left(json_object_get(run, "left_devices"));
 	put_standby(json_object_get(run, "standby"));

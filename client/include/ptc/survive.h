@@ -29,8 +29,17 @@ typedef struct ptc_client ptc_client;
 
 /* With `yes` = 1 the program promises: from each boundary to ptc_update_begin all state is in declared memory, blobs
  * and cursors. If a node is lost, the job then goes on from this memory. The promise holds until ptc_next, or until a
- * call with `yes` = 0. */
+ * call with `yes` = 0.
+ * libptc looks whether it is kept: it copies pieces of declared host memory at boundaries, and compares them in
+ * ptc_update_begin. The pieces are chosen anew each time, and as many as take at most 0.1 % of the time. If one has
+ * changed, the promise is broken until ptc_next: training goes on, `ptcctl status` shows why, and a call with `yes` = 1
+ * returns PTC_R_REFUSED. Memory on devices is not compared. */
 PTC_API int ptc_survive(ptc_client *c, int yes);
+/* The program's own checks of its promise have passed for the boundary to come. `ptcctl status` shows its step. */
+PTC_API int ptc_survive_checked(ptc_client *c);
+/* Why the promise is broken in this generation; NULL: it is not. The text is valid until ptc_next. With `why`, one
+ * line, the program breaks it. ptcd then keeps at most 255 bytes of it; the first reason stays. */
+PTC_API const char *ptc_survive_broken(ptc_client *c, const char *why);
 /* Call this before a rank gives up and frees memory. Waits until ptcd has copied the memory or does not want it, at
  * most 5 min, not counting time in which the rank is frozen. */
 PTC_API void ptc_leave(ptc_client *c);

@@ -3,7 +3,9 @@
  * of them is always whole. The caller's thread only. Inside libptc. */
 #pragma once
 
+#include "client/lib/promise/memory_samples.h"
 #include "proto/local_messages.h"
+#include "proto/local_page.h"
 #include "ptc/ptc.h"
 
 #define CLIENT_HELD_MAX_MS 300000 /* for which a rank that is not frozen waits for its ptcd */
@@ -39,13 +41,19 @@ struct promise {
 	uint64_t shaped_at;       /* set_at after the last change that was more than a new value of equal length */
 	struct said said[2];      /* what the page's `published` name */
 	unsigned next;            /* of `said`, the older one */
+	bool broken;              /* until ptc_next */
+	char why[PTC_LOCAL_BROKEN_WHY];
+	struct samples samples; /* of declared memory, once a promise was made in this generation */
 };
 /* If possible, moves `said` to memory that ptcd gets, too, so that it outlives us (PTC_LOCAL_KEEPS). Returns true once:
  * the memory was made just now, and the caller wakes the thread of the connection (ptc_client_wake_locked). */
 bool ptc_client_keep(ptc_client *c);
+/* Where an update begins, and where the rank gives up: breaks the promise if a sample of memory has changed. */
+void ptc_client_compare(ptc_client *c);
 /* Before a boundary at `step`, if something has changed. */
 void ptc_client_publish(ptc_client *c, uint64_t step);
-void ptc_client_unpublish(ptc_client *c); /* and the promise is taken back */
+void ptc_client_unpublish(ptc_client *c);    /* and the promise is taken back */
+void ptc_client_promise_over(ptc_client *c); /* so is the generation: another one may promise again */
 /* Sleeps a millisecond, and adds to *waited_ms how long that took. If it took much longer, the process was frozen:
  * ptcd, which does that, was there, and may hold ranks for hours while etcd is unreachable. So that time does not
  * count. */

@@ -116,6 +116,8 @@ def library():
             ("ptc_stream", ctypes.c_int, [p, p]),
             ("ptc_update_captured", ctypes.c_int, [p, p]),
             ("ptc_survive", ctypes.c_int, [p, ctypes.c_int]),
+            ("ptc_survive_checked", ctypes.c_int, [p]),
+            ("ptc_survive_broken", ctypes.c_char_p, [p, ctypes.c_char_p]),
             ("ptc_leave", None, [p]),
             ("ptc_update_alone", ctypes.c_int, [p, ctypes.c_int]),
             ("ptc_finish", ctypes.c_int, [p, u64]),
@@ -300,6 +302,16 @@ class Client:
     def survive(self, yes=True):
         """A promise (ptc_survive in ptc.h) by which the job goes on from this rank's memory when a node is lost."""
         self._check(self._lib.ptc_survive(self._c, int(yes)))
+
+    def survive_checked(self):
+        """The program's own checks of its promise have passed, for the boundary to come."""
+        self._check(self._lib.ptc_survive_checked(self._c))
+
+    def survive_broken(self, why=None):
+        """Why the promise is broken in this generation; None: it is not. libptc finds pieces of declared memory that have changed
+        before update_begin(). With why, one line, the program breaks its promise."""
+        found = self._lib.ptc_survive_broken(self._c, None if why is None else why.encode(errors="replace"))
+        return None if found is None else found.decode(errors="replace")
 
     def leave(self):
         """Waits until nobody wants what is in this rank's memory, where the program gives up. Call it before anything is freed."""

@@ -14,6 +14,7 @@ import collections
 import gc
 import hashlib
 import json
+import marshal
 import sys
 
 import torch
@@ -73,6 +74,7 @@ class Attached:
         self.objects = _objects(sched, stateful)
         self.zero1, self.tied, self.extra, self.remade = zero1 or {}, tuple(tied), extra or {}, tuple(remade)
         self._model, self._numbers, self._fields, self._copies = model, {}, {}, []
+        self._encoded = {}  # {(blob, number in the list): (how marshal writes it, how a snapshot has it)}
         self._began = {name: p.requires_grad for name, p in self._with_gradients()}
         self.states = _held.extra_states(self.modules)
         self.data, self.data_was = {}, None  # {name: class} of samplers and loaders, here and in the snapshot
@@ -236,12 +238,24 @@ class Attached:
     def options(self, name):
         first, *others = [[{k: v for k, v in g.items() if k not in ("params", "param_names")} for g in o.param_groups]
                           for o in self.optimizers[name]]
-        data = _values.dumps(name, first)
+        data = _values.dumps(name, first) if others else None
         for i, options in enumerate(others):
             if _values.dumps(name, options) != data:
                 refuse(f"{name}: number {i + 1} of the list has other parameter groups or options than number 0; optimizers that "
                        f"differ go into a dict, each by a name of its own")
         return first
+
+    def _encode(self, name, i, value):
+        """Encoding takes ten times as long as a look whether anything has changed. What marshal cannot write, a tensor for example, is
+        encoded each time."""
+        try:
+            raw = marshal.dumps(value, 2)  # later versions say the same in several ways
+        except ValueError:
+            return _values.dumps(name, value)
+        was = self._encoded.get((name, i))
+        if was is None or was[0] != raw:
+            was = self._encoded[name, i] = raw, _values.dumps(name, value)
+        return was[1]
 
     def values(self):
         """{blob: bytes}."""
@@ -249,9 +263,9 @@ class Attached:
         for name, optims in self.optimizers.items():
             if optims:
                 kind = type(optims[0]).__name__
-                out[name] = _values.dumps(name, {"class": kind, "groups": self.options(name)})
+                out[name] = self._encode(name, 0, {"class": kind, "groups": self.options(name)})
         for name, them in self.objects.items():
-            states = [_values.dumps(name, _state_of(thing)) for thing in them]
+            states = [self._encode(name, i, _state_of(thing)) for i, thing in enumerate(them)]
             if any(s != states[0] for s in states):
                 refuse(f"{name}: objects of the list have different states; those that differ go into a dict, each by a name of "
                        f"its own")

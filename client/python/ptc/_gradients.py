@@ -258,7 +258,7 @@ class Gradients:
             slot.piece = id(slot.tensor) in applies
         self._at = self._busy = 0  # boundaries; how many had a step after the one before
         self._stepped_at = -1      # the last boundary with a step after it
-        self._asked, self._alone = False, []
+        self._asked, self._alone, self._watched = False, [], False
         self._mine = {id(o) for o in optims}
         self._parameters = {id(p) for _, module in modules for p in module.parameters()}
         self._may = {}    # {id: (weak reference, whether it works on others than these)} of optimizers
@@ -280,6 +280,9 @@ class Gradients:
         self._forget()
 
     def _forget(self):
+        if not self._watched:  # at most boundaries: not to look at each slot
+            return
+        self._watched = False
         for slot in self._slots:
             if slot.watch is not None:
                 slot.watch.close()
@@ -350,6 +353,10 @@ class Gradients:
         """Optimizers that are there, have stepped what is watched here, and are not attached."""
         return [o for ref in self._others.values() if (o := ref()) is not None]
 
+    def others_seen(self):
+        """How many of these there were, also of those that are gone."""
+        return len(self._others)
+
     def _step_noted(self, slots, optim):
         for slot in slots:
             slot.stepped(self._at, optim)
@@ -402,7 +409,7 @@ class Gradients:
             if slot.watch is not None:  # an optimizer has it now
                 slot.watch.close()
                 self._alone = [w for w in self._alone if w is not slot.watch]
-            slot.watch = kind(slot, self._busy)
+            slot.watch, self._watched = kind(slot, self._busy), True
             if kind is _OfNone:
                 self._alone.append(slot.watch)
         return slot.watch

@@ -6,7 +6,8 @@ where the program gives up; close(). Failure: ptc.Error that names what cannot b
 (a tensor that was put elsewhere) ends the promise with a line on stderr; snapshots remain.
 
 Between a boundary and update_begin() ptcd takes what is in memory for the boundary's state. So the promise is made once an update has
-been seen before which no buffer was changed, by its bytes; a buffer whose version grows in that time later ends it.
+been seen before which no buffer was changed, by its bytes; a buffer whose version grows in that time later ends it. Of all that is
+declared, libptc compares pieces (ptc_survive): what it finds is told at the next boundary.
 
 A peer that dies makes gloo or NCCL raise in this rank, and the program's own handlers may change or free what is to be taken. So the
 calls in which that is seen hold the process first: backward passes, waits for collectives, os._exit, and the end of the with block.
@@ -157,6 +158,61 @@ class _AddedUp:
             hook.remove()
 
 
+class _Structure:
+    """What the program changes by itself, rather than by training: which parameters, buffers and modules there are, groups of optimizers,
+    `requires_grad`, optimizers that are not attached. Looked at in each step, so only as far as that is cheap: of `requires_grad`, _LOOKS
+    parameters of optimizers in one step and the next ones in the next. Keeps no reference to a parameter, which check_given() would count."""
+
+    _LOOKS = 64
+
+    def __init__(self, bound):
+        from torch.nn.modules import module as hooks
+        self._optims, self._gradients = [o for them in bound.optimizers.values() for o in them], bound.gradients
+        self._modules = {id(m) for _, module in bound.modules for m in module.modules()}
+        self._handles = [getattr(hooks, f"register_module_{kind}_registration_hook")(self._registers)
+                         for kind in ("parameter", "buffer", "module")]
+        self.passed()
+
+    def _registers(self, module, name, thing):
+        if id(module) in self._modules and not any(d.get(name) is thing for d in (module._parameters, module._buffers, module._modules)):
+            self._changed = True  # else it is assigned to itself, as in `self.count += 1`
+
+    def _groups(self):
+        return [len(group["params"]) for o in self._optims for group in o.param_groups], self._gradients.others_seen()
+
+    def _lists(self):
+        return [group["params"] for o in self._optims for group in o.param_groups]
+
+    def passed(self):
+        """A check of all that is there now has passed."""
+        self._changed, self._seen, self._at = False, self._groups(), (0, 0)
+        self._trained = [[p.requires_grad for p in params] for params in self._lists()]
+
+    def changed(self):
+        """Since a check has passed."""
+        if not self._changed:
+            self._changed = self._groups() != self._seen or self._is_trained_otherwise()
+        return self._changed
+
+    def _is_trained_otherwise(self):
+        (i, first), left, lists = self._at, self._LOOKS, self._lists()
+        for _ in range(len(lists) + 1):
+            if not lists or left <= 0:
+                break
+            now = [p.requires_grad for p in lists[i][first:first + left]]
+            if now != self._trained[i][first:first + left]:
+                return True
+            first, left = first + left, left - len(now)
+            if first >= len(lists[i]):
+                i, first = (i + 1) % len(lists), 0
+        self._at = i, first
+        return False
+
+    def close(self):
+        for handle in self._handles:
+            handle.remove()
+
+
 _SPINS = 200  # looks without a pause, while the others are expected any moment
 _PAUSE_S = 0.0002
 
@@ -204,7 +260,7 @@ class Promise:
         self._last = {}  # {(blob, scope): bytes}
         self._lock = threading.RLock()  # a handler of signals may end the process while leave() waits
         self._made, self._broken, self._proven, self._next_check = False, False, False, 0.0
-        self._buffers, self._added = _Buffers(gen), _AddedUp(self._bound)
+        self._buffers, self._added, self._structure = _Buffers(gen), _AddedUp(self._bound), _Structure(self._bound)
         self._about = self._about_now()
         self._client_sets("model", zlib.compress(self._bound.merge(self._gather(), gen.tp)))
         self._together = _Together(gen) if together and not gen._on_cuda else None
@@ -235,6 +291,9 @@ class Promise:
         if self._broken:
             return
         try:
+            why = self._client.survive_broken()
+            if why is not None:
+                refuse(why)
             self._keep(step)
         except ptc.Error as e:
             self._break(e)
@@ -262,6 +321,9 @@ class Promise:
                 self._check()
             if not self._proven:
                 return
+            if self._structure.changed():  # the promise rests until the next check has passed
+                self._say(False)
+                return
             self._publish(step)
         except ptc.Later:  # gradients that add up over several boundaries: it is looked again at the next one
             self._say(False)
@@ -285,6 +347,8 @@ class Promise:
         self._streams = gen._rng.watched()
         if self._about_now() != self._about:
             refuse("model: parameters, their groups or buffers are no longer what they were when survive() was called; call it again")
+        self._structure.passed()
+        self._client.survive_checked()
         ended = time.monotonic()
         self._next_check = ended + _SHARE * (ended - began)
 
@@ -305,14 +369,8 @@ class Promise:
     def _break(self, e):
         """Not a warning: that would be an error of the program where warnings are errors."""
         self._broken = True
-        try:
-            if e.code != _STALE:
-                self._say(False)
-        except ptc.Error as again:
-            e = again
-            if e.code != _STALE:
-                raise
         if e.code != _STALE:  # nobody takes anything of a generation that has ended
+            self._client.survive_broken(str(e))
             with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be closed, or None
                 sys.stderr.write(f"ptc: rank {self._gen.rank}: after the loss of a node the job goes on from snapshots, not from this "
                                  f"rank's memory: {e}\n")
@@ -326,4 +384,5 @@ class Promise:
 
     def close(self):
         self._added.close()
+        self._structure.close()
         self._guard.end()

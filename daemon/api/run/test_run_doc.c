@@ -18,7 +18,8 @@
 	"\"whole\": true, \"step_seconds\": 0.5, \"start_step\": 30, \"median_step_seconds\": 0.25, \"hangs_s\": 0, "  \
 	"\"on_device\": 2, \"device_memory\": {\"copied_by\": \"rank\", \"marks\": \"proven\", \"device_step\": 41, "  \
 	"\"device_whole\": false, \"why\": \"no \\\"ptc-gpu\\\"\", \"copy\": \"lean\", \"copy_why\": \"w\"}, "         \
-	"\"survives\": false, \"survives_not\": \"no\", \"reports\": {\"loss\": 2, \"lr\": 0.10000000000000001, "      \
+	"\"survives\": false, \"survives_not\": \"no\", \"survives_sampled\": 40, \"reports\": {\"loss\": 2, \"lr\": " \
+	"0.10000000000000001, "                                                                                        \
 	"\"big\": 1e+17, \"m\\u00f6b\": null}, "                                                                       \
 	"\"cgroup\": \"/c\", \"log\": \"/l\", \"world\": 4, \"since_ms\": 1234}"
 /* Of a version that said nothing of marks. */
@@ -38,7 +39,8 @@
 	"{\"rank\":0,\"generation\":7,\"incarnation\":9,\"state\":\"running\",\"pid\":12,\"step\":41,\"whole\":true,"  \
 	"\"hangs_s\":0,\"on_device\":2,\"device_memory\":{\"copied_by\":\"rank\",\"marks\":\"proven\","                \
 	"\"device_step\":41,\"device_whole\":false,\"why\":\"no \\\"ptc-gpu\\\"\",\"copy\":\"lean\",\"copy_why\":"     \
-	"\"w\"},\"survives\":false,\"survives_not\":\"no\",\"reports\":{\"loss\":2,\"lr\":0.10000000000000001,"        \
+	"\"w\"},\"survives\":false,\"survives_not\":\"no\",\"survives_sampled\":40,\"reports\":{\"loss\":2,\"lr\":0."  \
+	"10000000000000001,"                                                                                           \
 	"\"big\":1e17,\"m\xc3\xb6"                                                                                     \
 	"b\":null},\"cgroup\":\"/c\",\"log\":\"/l\",\"node\":\"a\",\"device\":2,\"steps_per_s\":2.0,"                  \
 	"\"device_health\":\"ecc\"}"

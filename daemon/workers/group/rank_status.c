@@ -26,7 +26,7 @@ static const char *const state_names[] = {
 struct said {
 	struct ptc_rank_row row;
 	struct ptc_rank_report reports[PTC_LOCAL_REPORTS];
-	char names[PTC_LOCAL_REPORTS][PTC_LOCAL_REPORT_NAME], log[320], whys[2][256];
+	char names[PTC_LOCAL_REPORTS][PTC_LOCAL_REPORT_NAME], log[320], whys[3][320];
 };
 
 /* Copies a text that may be cut in the middle of a character, or comes from the rank. JSON takes UTF-8 only. */
@@ -85,14 +85,30 @@ static void say_device(struct said *s, const struct group *g, const struct decla
 		m->copy_why = utf8(s->whys[1], sizeof s->whys[1], g->async.why);
 }
 
+/* The rank writes it: no text but one line, and it may change while we read. */
+static const char *broken_promise(struct said *s, const struct ptc_local_page *page)
+{
+	char why[PTC_LOCAL_BROKEN_WHY + 1] = "", text[sizeof s->whys[2]];
+
+	memcpy(why, page->broken_why, PTC_LOCAL_BROKEN_WHY);
+	for (char *c = why; *c; c++)
+		if ((unsigned char)*c < 0x20 || *c == 0x7f)
+			*c = ' ';
+	snprintf(text, sizeof text, "its promise is broken: %s", why);
+	return utf8(s->whys[2], sizeof s->whys[2], text);
+}
+
 /* Whether its memory could be taken were a node lost; and why not. Nothing before it trains: that may still change. */
 static void say_survives(struct said *s, const struct worker *k)
 {
 	if (!k->page || !k->declared || (k->phase != WORKER_RUNNING && k->phase != WORKER_STOPPED))
 		return;
 	s->row.says_survives = true;
-	s->row.survives_not = ptc_worker_never_held(k);
+	s->row.survives_broken = atomic_load(&k->page->broken);
+	s->row.survives_not = s->row.survives_broken ? broken_promise(s, k->page) : ptc_worker_never_held(k);
 	s->row.survives = !s->row.survives_not;
+	s->row.has_sampled = ptc_local_of_step(&k->page->sampled, &s->row.sampled);
+	s->row.has_checked = ptc_local_of_step(&k->page->checked, &s->row.checked);
 }
 
 static int by_size(const void *a, const void *b)

@@ -490,6 +490,9 @@ bool ptc_worker_stays(const struct worker *k)
 
 const char *ptc_worker_never_held(const struct worker *k)
 {
+	if (k && k->page && atomic_load(&k->page->broken))
+		return "its program's promise that its memory stays whole was found to be broken (`ptcctl status` says "
+		       "why)";
 	if (!can_hold(k))
 		return "its program does not promise that its memory stays whole (ptc_survive)";
 	if (k->declared->ndevices && k->declared->path != DEVICE_MAPPED)
