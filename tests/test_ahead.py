@@ -155,6 +155,22 @@ class Ahead(harness.Case):
             self.assertEqual((1, "idle", "live"), (status["generation"], status["phase"], status["run"]["state"]))
             self.end(job)
 
+    def test_hangs_while_it_builds(self):
+        """Snapshots come more often than build_timeout; each ends the node's wait, but not the time that a rank may take to build."""
+        with self.cluster(nodes=1, devices=4) as c:
+            job = ahead(self, c, run={"snapshot_every": 40}, build_timeout=f"{12 * PATIENCE}s")
+            job.run("tp=2")
+            job.wait_step(5)
+            pids = sorted(job.processes())
+            with job.hold("build"):
+                resize = self.resizing(c, job, "tp=4")
+                self.building(job)
+                _, err = resize.communicate(timeout=120 * PATIENCE)
+            self.assertEqual(1, resize.returncode)
+            self.assertRegex(err, r"node n0: build_timeout of \d+ s is over: waiting for ranks to build and declare: rank \d")
+            self.stands(job, pids)
+            self.end(job)
+
     def stands(self, job, pids):
         """The ranks that train are the same, and go on."""
         wait_for(lambda: sorted(job.processes()) == pids or None, 60 * PATIENCE, "the old ranks alone")
