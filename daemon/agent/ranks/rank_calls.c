@@ -121,8 +121,8 @@ static int check_devices(struct live *l, struct ptc_error *err)
 	const Ptc__V1__Generation *next = l->req->info->to, *now = l->req->info->from;
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	struct ptc_geometry_ref *to = NULL, *from = NULL;
-	struct ptc_group group = { 0 };
-	struct ptc_group_key key;
+	struct ptc_rank_groups groups = { 0 };
+	struct ptc_group_key key, key_to;
 	uint32_t self_to, self_from;
 	int rc = 0;
 
@@ -130,12 +130,17 @@ static int check_devices(struct live *l, struct ptc_error *err)
 	    ptc_geometry_get(l->agent, l->req->info, next, &to, &ignored) != 0)
 		return 0;
 	ptc_group_key_of(l->req->info, now, &key);
+	ptc_group_key_of(l->req->info, next, &key_to);
 	if (!ptc_geometry_get(l->agent, l->req->info, now, &from, &ignored) &&
 	    !ptc_geometry_node(&from->g, l->agent->node, &self_from, &ignored) &&
 	    !ptc_geometry_node(&to->g, l->agent->node, &self_to, &ignored) &&
-	    !ptc_group_open(l->agent, &from->g.allocation, self_from, &key, &group, &ignored))
-		rc = ptc_device_room(l->agent, &to->g, self_to, &group, err);
-	ptc_group_close(&group);
+	    !ptc_group_open(l->agent, &from->g.allocation, self_from, &key, &groups.now, &ignored)) {
+		/* There are none where they are built after the old ones have ended. */
+		(void)ptc_group_open(l->agent, &to->g.allocation, self_to, &key_to, &groups.next, &ignored);
+		rc = ptc_device_room(l->agent, &to->g, self_to, &groups, err);
+	}
+	ptc_group_close(&groups.now);
+	ptc_group_close(&groups.next);
 	ptc_geometry_put(from);
 	ptc_geometry_put(to);
 	return rc;
