@@ -1768,6 +1768,63 @@ static void test_stall(void **state)
 	t.stall_ms = 0;
 }
 
+struct waits {
+	const struct group *g;
+	atomic_int asked;
+	atomic_bool cancel;
+	int rc;
+};
+
+static bool wait_cancelled(void *arg)
+{
+	struct waits *w = arg;
+
+	atomic_fetch_add(&w->asked, 1);
+	return atomic_load(&w->cancel);
+}
+
+static void *wait_long(void *arg)
+{
+	struct waits *w = arg;
+	struct ptc_wait wait = { .cancelled = wait_cancelled, .arg = w };
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	w->rc = ptc_workers_wait_stopped(t.w, &w->g->desc.key, 1000000, NULL, &wait, &err);
+	return NULL;
+}
+
+/* A call that waits asks each 100 ms whether it has to go on waiting, and at once when it is told to. Each time it is
+ * told right after it has asked; that is 100 ms before it would ask by itself. */
+static void test_look_again(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	int64_t took = INT64_MAX;
+	uint64_t step;
+	bool passed;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	ok(ptc_workers_arm(t.w, &g->desc.key, 1000000, &passed, &step, &err), &err);
+	for (int i = 0; i < 20; i++) {
+		struct waits w = { .g = g };
+		pthread_t thread;
+		int64_t at;
+
+		assert_int_equal(pthread_create(&thread, NULL, wait_long, &w), 0);
+		while (atomic_load(&w.asked) < 2)
+			nap_us(200);
+		at = ptc_sys_now_ns();
+		atomic_store(&w.cancel, true);
+		ptc_workers_look_again(t.w);
+		assert_int_equal(pthread_join(thread, NULL), 0);
+		took = PTC_MIN(took, ptc_sys_now_ns() - at);
+		assert_int_equal(w.rc, PTC_ECANCELED);
+	}
+	assert_in_range(took, 0, 50000000); /* the least, because the machine may be busy */
+	end(g);
+}
+
 static void test_deaf(void **state)
 {
 	struct group *g = group(1, 1, PTC_MODE_RESTART, "deaf", NULL);
@@ -2974,6 +3031,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_hold_given_up, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_leave, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_leave_killed, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_look_again, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_start_after_others, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_stands_and_is_given_up, setup, teardown),

@@ -65,6 +65,17 @@ static bool live_cancelled(void *arg)
 	return live_reply(l->call, &beat, NULL) != 0;
 }
 
+static void wake(struct ptc_agent *agent)
+{
+	if (agent->env.workers)
+		ptc_workers_look_again(agent->env.workers);
+}
+
+void ptc_agent_ranks_init(struct ptc_agent *agent)
+{
+	agent->wake = wake;
+}
+
 static struct ptc_wait live_wait(struct live *l)
 {
 	return (struct ptc_wait){ .cancelled = live_cancelled, .arg = l };
