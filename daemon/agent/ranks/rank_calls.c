@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/sys/fault.h"
 #include "base/sys/sys.h"
 
 #include <errno.h>
@@ -371,7 +372,9 @@ int ptc_agent_on_end(void *agent, struct ptc_rpc_call *call, struct ptc_error *e
 	if (!rc) {
 		struct ptc_wait wait = live_wait(&l);
 
-		if (l.req->told)
+		if (l.req->told && ptc_fault("agent.end.told"))
+			rc = ptc_error_set(err, PTC_EIO, "a test wants these ranks not to be told");
+		else if (l.req->told)
 			tell_end(&l);
 		else
 			rc = ptc_workers_end(l.agent->env.workers, &l.key, &wait, err);

@@ -170,13 +170,33 @@ static int channel_to(struct ptc_controller *ctl, uint32_t node, struct ptc_rpc_
 
 /* ---- the end -------------------------------------------------------------------- */
 
+struct end_call {
+	struct ptc_ahead *a;
+	uint32_t node; /* cluster number */
+};
+
+/* A FINISH ends them just as well. But a node that is not in the record may get none as long as nothing happens. So it
+ * gets one once the job is idle, and the core sends it until the node has answered. */
+static void end_failed(struct ptc_ahead *a, uint32_t node)
+{
+	const char *name = ptc_cluster_node(a->ctl->all->cluster, node)->doc.name;
+	struct ptc_older_kept *k = &a->ctl->older;
+
+	if (!ptc_older_has(&k->tell, name) && ptc_older_node_add(&k->tell, name) != 0)
+		k->tell_all = true;
+}
+
 static void end_answered(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
 {
-	(void)status; /* the next FINISH ends them just as well */
+	struct end_call *c = arg;
+
 	(void)err;
 	(void)reply;
 	(void)len;
-	unref(arg);
+	if (status)
+		end_failed(c->a, c->node);
+	unref(c->a);
+	ptc_free(c);
 }
 
 static int end_message(void *arg, struct ptc_rpc_message *m, struct ptc_error *err)
@@ -193,15 +213,21 @@ static void end_ranks(struct ptc_ahead *a)
 	for (size_t i = 0; i < a->nnodes; i++) {
 		struct ptc_error ignored = PTC_ERROR_INIT;
 		struct ptc_rpc_channel *channel;
+		struct end_call *c;
 		void *data = NULL;
 		size_t len = 0;
 
 		if (channel_to(a->ctl, a->nodes[i].node, &channel, &ignored) ||
-		    encode(a, true, false, &data, &len, &ignored))
+		    encode(a, true, false, &data, &len, &ignored)) {
+			end_failed(a, a->nodes[i].node);
 			continue;
+		}
+		c = ptc_calloc(1, sizeof *c);
+		ptc_require(c);
+		*c = (struct end_call){ a, a->nodes[i].node };
 		a->refs++;
 		ptc_rpc_stream_async(a->ctl->all->client, channel, "/ptc.v1.Peer/End", data, len, end_message,
-				     end_answered, a);
+				     end_answered, c);
 		ptc_free(data);
 	}
 }
