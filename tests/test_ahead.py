@@ -155,6 +155,22 @@ class Ahead(harness.Case):
             self.assertEqual((1, "idle", "live"), (status["generation"], status["phase"], status["run"]["state"]))
             self.end(job)
 
+    def test_hangs_while_it_builds(self):
+        """Snapshots come more often than build_timeout; each ends the node's wait, but not the time that a rank may take to build."""
+        with self.cluster(nodes=1, devices=4) as c:
+            job = ahead(self, c, run={"snapshot_every": 40}, build_timeout=f"{12 * PATIENCE}s")
+            job.run("tp=2")
+            job.wait_step(5)
+            pids = sorted(job.processes())
+            with job.hold("build"):
+                resize = self.resizing(c, job, "tp=4")
+                self.building(job)
+                _, err = resize.communicate(timeout=120 * PATIENCE)
+            self.assertEqual(1, resize.returncode)
+            self.assertRegex(err, r"node n0: build_timeout of \d+ s is over: waiting for ranks to build and declare: rank \d")
+            self.stands(job, pids)
+            self.end(job)
+
     def stands(self, job, pids):
         """The ranks that train are the same, and go on."""
         wait_for(lambda: sorted(job.processes()) == pids or None, 60 * PATIENCE, "the old ranks alone")
@@ -304,6 +320,23 @@ class Ahead(harness.Case):
                 _, err = again.communicate(timeout=60 * PATIENCE)
                 self.assertEqual(1, again.returncode)
                 self.assertIn("ranks end before the new ones have built", err)
+
+    def test_end_fails(self):
+        """The node that is to end its new ranks fails to, and is not in the record: it ends them all the same."""
+        with self.cluster(nodes=3, devices=1, env={"n2": {"PTC_FAULT": "agent.end.told=fail"}}) as c:
+            job = ahead(self, c)
+            job.run("dp=2", nodes="n0,n1")
+            job.wait_step(5)
+            pids = sorted(job.processes())
+            with job.hold("build"):
+                resize = self.resizing(c, job, "dp=3")
+                self.building(job)
+                wait_for(lambda: len(job.processes()) == 5 or None, 60 * PATIENCE, "ranks of both generations", 0.02)
+                job.do("abort")
+                resize.communicate(timeout=60 * PATIENCE)
+                self.assertEqual(1, resize.returncode)
+                self.stands(job, pids)
+            self.end(job)
 
     def test_finishes(self):
         """The job finishes while new ranks build: whoever resizes hears that."""

@@ -1001,6 +1001,57 @@ class GpuLive(harness.Case):
             job.check_state(self, at, self.path("at-tp=1"))
             job.do("stop")
 
+    def beside(self, job, ranks, config, new_bytes):
+        """ptcctl resize --build ahead's end, where the driver says of each device: 8000 bytes are free, the old rank uses 12000, and the
+        new one, which has its memory by then, new_bytes."""
+        hold = os.path.join(self.path("folder"), "hold")
+        with open(hold, "w"):
+            resize = subprocess.Popen([harness.program("ptcctl"), "resize", job.name, "--config", config, "--wait", "--format", "json"],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                      env=job.c.environment({"PTC_SOCKET": job.c.nodes["n0"].socket}))
+        old = {r["pid"] for r in ranks.values()}
+        new = wait_for(lambda: sorted(set(job.processes()) - old), 60 * PATIENCE, "a new rank", 0.05)
+        for rank in ranks.values():
+            with open(os.path.join(self.gpu, f"uses-{rank['device']}"), "w") as f:
+                f.write(f"1 99999999\n{rank['pid']} 12000\n" + "".join(f"{pid} {new_bytes}\n" for pid in new))
+            with open(os.path.join(self.gpu, f"free-{rank['device']}"), "w") as f:
+                f.write("8000\n")
+        os.unlink(hold)
+        out, err = resize.communicate(timeout=120 * PATIENCE)
+        return resize.returncode, json.loads(out) if resize.returncode == 0 else err
+
+    def test_built_ahead(self):
+        """`build: ahead`: new ranks have their tensors on devices while the old ones train there. What the new ones use already is not
+        wanted a second time; what certainly does not fit is refused, and the old ranks go on."""
+        folder = self.path("folder")
+        os.makedirs(folder)
+        os.chmod(folder, 0o777)
+        with self.gpus() as c:
+            job = GpuJob(c, self.dir, self.gpu, mode="restart", build="ahead", argv=["--folder", folder])
+            job.logs = folder  # by which job.processes() knows its ranks
+            job.run("tp=2")
+            job.wait_step(5)
+            ranks = job.ranks()
+            code, err = self.beside(job, ranks, "tp=1", 500)
+            self.assertEqual(1, code, err)
+            self.assertRegex(err, r"the next ranks' tensors need (\d+) bytes of its memory; .* 20500 of 268435456 bytes can be free")
+            wait_for(lambda: job.status()["phase"] == "idle" or None, 60 * PATIENCE, "idle", 0.1)
+            wait_for(lambda: len(job.processes()) == 2 or None, 60 * PATIENCE, "the old ranks alone", 0.1)
+            self.assertEqual({n: r["pid"] for n, r in ranks.items()}, {n: r["pid"] for n, r in job.ranks().items()})
+            job.wait_step(job.step() + 5)
+            code, done = self.beside(job, ranks, "tp=1", 120000)
+            self.assertEqual(0, code, done)
+            self.assertGreater(done["built_ahead_ms"], 0)
+            self.assertGreater(done["step"], 5)
+            job.check_state(self, done["step"], self.path("at-tp=1"))
+            for path in glob.glob(os.path.join(self.gpu, "uses-*")) + glob.glob(os.path.join(self.gpu, "free-*")):
+                os.unlink(path)
+            job.wait_step(done["step"] + 5)
+            again = job.resize("dp=2")
+            job.check_state(self, again["step"], self.path("at-dp=2"))
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+
     def test_rank_dies_mapped(self):
         """A rank is killed while ptc-gpu copies out of its mapped memory: the snapshot comes to nothing, ptc-gpu lets go of it."""
         with self.gpus() as c:

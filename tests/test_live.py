@@ -347,6 +347,16 @@ class Live(harness.Case):
                 self.assertGreater(summary["step"], at)
                 at = summary["step"]
                 self.assertGreater(summary["digests_verified"], 0)
+                said = job.status()["last_resize"]
+                self.assertEqual([summary[k] for k in ("id", "kind", "generation", "step", "from", "to")],
+                                 [said[k] for k in ("id", "kind", "generation", "step", "from", "to")])
+                first_step = summary["pause"]["first_step_ms"]
+                for k, ms in summary["pause"].items():
+                    self.assertAlmostEqual(ms - (first_step if k in ("total_ms", "lost_ms") else 0), said["pause"].get(k, first_step), delta=0.01)
+                self.assertNotIn("first_step_ms", said["pause"])
+                self.assertRegex(c.ptcctl("status", job.name).stdout,
+                                 r"\nlast resize: \S+ -> %s, generation %d, step %d\n  training paused +[0-9.]+ ms\n    stop at boundary " %
+                                 (re.escape(config), summary["generation"], summary["step"]))
                 pause = {k: summary["pause"].pop(k + "_ms") for k in ("total", "stop", "copy", "commit", "end", "build", "move",
                                                                       "restore", "first_step")}
                 self.assertAlmostEqual(pause["total"], summary["pause"].pop("lost_ms"), delta=0.01)

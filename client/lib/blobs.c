@@ -67,37 +67,39 @@ struct cursor *ptc_client_cursor(struct rank_state *k, const char *name)
 	return s;
 }
 
-/* ptcd has it already from the snapshot, so it is not dirty. */
+/* In the place of what was set under that name. ptcd has it already from the snapshot, so it is not dirty. If there is
+ * no memory for it, ptcd still has it; only a restart of both would miss it. */
+static void restore_blob(struct rank_state *set, const struct blob *from)
+{
+	void *copy = malloc(from->len ? from->len : 1);
+	struct blob *to = ptc_client_blob(set, from->name, from->scope);
+
+	if (!to) {
+		free(copy);
+		return;
+	}
+	free(to->data);
+	if (!copy) {
+		*to = set->blobs[--set->nblobs];
+		return;
+	}
+	if (from->len)
+		memcpy(copy, from->data, from->len);
+	to->data = copy;
+	to->len = from->len;
+	to->dirty = false;
+}
+
 void ptc_client_rank_state_on_locked(ptc_client *c)
 {
 	c->promise.shaped_at = ++c->promise.set_at;
-	for (size_t i = 0; i < c->got->nblobs; i++) {
-		const struct blob *from = &c->got->blobs[i];
-		struct blob *to;
-		void *copy;
-
-		if (find_blob(c->set, from->name, from->scope))
-			continue;
-		copy = malloc(from->len ? from->len : 1);
-		to = copy ? ptc_client_blob(c->set, from->name, from->scope) : NULL;
-		if (!to) {
-			free(copy);
-			continue; /* ptcd still has it; only a restart of both would miss it */
-		}
-		if (from->len)
-			memcpy(copy, from->data, from->len);
-		to->data = copy;
-		to->len = from->len;
-	}
+	for (size_t i = 0; i < c->got->nblobs; i++)
+		restore_blob(c->set, &c->got->blobs[i]);
 	for (size_t i = 0; i < c->got->ncursors; i++) {
-		const struct cursor *from = &c->got->cursors[i];
-		struct cursor *to;
+		struct cursor *to = ptc_client_cursor(c->set, c->got->cursors[i].name);
 
-		if (find_cursor(c->set, from->name))
-			continue;
-		to = ptc_client_cursor(c->set, from->name);
 		if (to)
-			*to = *from;
+			*to = c->got->cursors[i];
 	}
 }
 

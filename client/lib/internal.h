@@ -185,6 +185,7 @@ bool ptc_client_settle(ptc_client *c, uint64_t step, char *why, size_t size);
 void ptc_client_staging_done(struct staging *s);
 struct blob *ptc_client_blob(struct rank_state *k, const char *name, enum ptc_blob_scope scope);
 struct cursor *ptc_client_cursor(struct rank_state *k, const char *name);
-/* Copies blobs and cursors that the program has not set from `got` to `set`, so that the next snapshot has them. */
+/* Copies what was restored from `got` to `set`, also over what the program has set, so that the next snapshot has it.
+ */
 void ptc_client_rank_state_on_locked(ptc_client *c);
 void ptc_client_rank_state_clear(struct rank_state *k);

@@ -68,6 +68,7 @@ int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent,
 	ptc_cond_init(&agent->shared.cond);
 	ptc_thread_count_init(&agent->shared.reconcilers);
 	ptc_agent_healing_init(agent);
+	ptc_agent_ranks_init(agent);
 	if (env->near_socket)
 		agent->near =
 			ptc_near_new(&(struct ptc_near_opts){ env->near_socket, agent->env.channel, agent->env.arg });

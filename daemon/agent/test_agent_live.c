@@ -1992,8 +1992,10 @@ static void test_overtaken(void **state)
 	node_up(&l->w, &l->w.nodes[0]);
 	OK(finish_live(l, 0, &c->gen, false, &err)); /* answers before the build has ended */
 	assert_int_equal(l->workers[0].builds, 1);
+	assert_int_equal(l->workers[0].looks_again, 0);
 	in_order(l);
 	OK(do_finish(&l->w, 0, NULL, false, &err));
+	assert_int_equal(l->workers[0].looks_again, 1); /* who waits for ranks need not look by itself */
 	in_order(l);
 	assert_int_equal(l->workers[0].n, 0);
 	assert_int_equal(l->event, 0);

@@ -49,7 +49,7 @@ struct ptc_workers {
 	pthread_mutex_t lock;
 	struct rank_process *slots[MAX_SLOTS];
 	size_t n;
-	unsigned starts, builds, drops, releases, reports_again;
+	unsigned starts, builds, drops, releases, reports_again, looks_again;
 	int hold_ms; /* how long a build takes */
 	/* What the rank declares when it is built. */
 	void (*declare)(void *arg, struct rank_process *p);
@@ -284,6 +284,13 @@ int ptc_workers_let_go(struct ptc_workers *w, const struct ptc_group_key *key, s
 void ptc_workers_report_again(struct ptc_workers *w, const struct ptc_group_key *key)
 {
 	w->reports_again++;
+}
+
+void ptc_workers_look_again(struct ptc_workers *w)
+{
+	pthread_mutex_lock(&w->lock);
+	w->looks_again++;
+	pthread_mutex_unlock(&w->lock);
 }
 
 int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, const struct ptc_wait *wait,

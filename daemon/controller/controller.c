@@ -688,6 +688,14 @@ static void compare_pause(const struct ptc_controller *ctl)
 		ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, &pause);
 }
 
+static void keep_resized(struct ptc_controller *ctl, struct ptc_switch_summary *summary)
+{
+	if (!ctl->intent.run_from || !ctl->intent.run_to || ctl->intent.kind != PTC_SWITCH_RESIZE)
+		return;
+	ptc_switch_summary_unref(ctl->resized);
+	ctl->resized = ptc_switch_summary_ref(summary);
+}
+
 static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
 	struct ptc_switch_summary *summary = NULL;
@@ -712,6 +720,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		compare_pause(ctl);
 		compare_links(ctl);
 		summary = ptc_switch_summary_new(ctl, &end);
+		keep_resized(ctl, summary);
 		committed(ctl, end);
 	} else {
 		if (up->status != PTC_EFENCED) /* else it is the next controller's to say */

@@ -51,9 +51,9 @@ void ptc_switch_summary_unref(struct ptc_switch_summary *s);
 bool ptc_switch_summary_waits(const struct ptc_switch_summary *s, uint64_t *ret_step);
 /* As JSON (docs/control.md); ptc_free it. first_step_ms below 0: not known. NULL: out of memory. */
 char *ptc_switch_summary_text(const struct ptc_switch_summary *s, double first_step_ms);
-
+/* Adds what `status` says of the last resize of running ranks, as far as ctl has made one. -1: out of memory. */
+int ptc_resized_put(const struct ptc_controller *ctl, json_t *job);
 /* ---- ending/watcher.c: the progress of a switch, for a waiting client ---------------- */
-
 struct ptc_watcher; /* counts its references; the loop writes it, and each step of one call reads it */
 struct ptc_watcher *ptc_watcher_new(uint64_t switch_id);
 struct ptc_watcher *ptc_watcher_ref(struct ptc_watcher *w);

@@ -109,6 +109,7 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_free(ctl->recovery.growth.quarantined);
 	ptc_free(ctl->recovery.growth.seen);
 	ptc_free(ctl->recovery.growth.planned);
+	ptc_switch_summary_unref(ctl->resized);
 	uv_close((uv_handle_t *)ctl->timer, timer_closed);
 	uv_close((uv_handle_t *)ctl->retry, timer_closed);
 	uv_close((uv_handle_t *)ctl->next, timer_closed);

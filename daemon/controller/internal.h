@@ -52,10 +52,9 @@ struct ptc_controller {
 	struct ptc_watcher *fill_watcher; /* import: of the caller who waits for the commit */
 	struct ptc_manifest_doc imported; /* import: what the client says of the state (ptc_controller_filled) */
 	struct ptc_pull_result *pulls;
-	size_t npulls;
 	struct ptc_pull *running; /* list */
-	uint64_t *digests;
-	size_t ndigests;                      /* merged, for the manifest */
+	uint64_t *digests;        /* merged, for the manifest */
+	size_t npulls, ndigests;
 	char state_hash[PTC_HASH_HEX];        /* of the state document that AGREE wrote */
 	struct ptc_rank_states rank_states;   /* of the generation switched to; made before ENDING */
 	uint64_t capture_step;                /* the step at which ranks wait, of the last Capture */
@@ -78,6 +77,7 @@ struct ptc_controller {
 		int64_t at_ns;
 	} phases[PTC_PHASES_KEPT];
 	size_t nphases;
+	struct ptc_switch_summary *resized; /* the last resize of running ranks that this object has made; NULL: none */
 	/* node states told to the core, by cluster number */
 	struct {
 		bool up, lost, asking, passed, told; /* asking: asked_ns has no answer yet; the last two: while down */

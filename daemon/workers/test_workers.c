@@ -248,7 +248,8 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 	for (uint64_t step = r->gen.start_step;; step++) {
 		int rc;
 
-		rank_set_state(r, step);
+		if (strcmp(how, "sets") != 0)
+			rank_set_state(r, step);
 		rc = ptc_boundary(r->c, step);
 		rank_check(rc >= 0, r->c, "boundary");
 		if (rc)
@@ -408,6 +409,8 @@ static int rank_main(int argc, char **argv)
 		rank_rendezvous(&r);
 		rank_restored(&r, r.gen.has_state); /* known before anything is declared */
 		rank_build(&r);
+		if (strcmp(how, "sets") == 0) /* what it has read; nothing more after that */
+			rank_set_state(&r, r.gen.start_step);
 		if (strcmp(how, "nonsense") == 0 && r.gen.rank == 1)
 			_exit(5);
 		rc = ptc_restore(r.c);
@@ -643,7 +646,7 @@ struct state {
 	double w[NW], s;
 	float m[MROWS][MCOLS];
 	uint64_t blob_step, position;
-	bool blobs;
+	bool blobs, own; /* "job"; "rng" */
 };
 
 /* Memory that a process which copies can be given, for an operation of its own. */
@@ -845,6 +848,7 @@ static void take_blobs(const struct ptc_slot_view *v, struct state *s)
 			s->blobs = true;
 		} else {
 			assert_int_equal(v->blobs[i].len, 200000);
+			s->own = true;
 		}
 	for (size_t i = 0; i < v->ncursors; i++)
 		s->position = v->cursors[i].position;
@@ -1054,10 +1058,11 @@ static void test_life_fast(void **state)
 }
 
 /* The next generation is built, with the state of a first stop, while the first one trains on to a second. What it goes
- * on with is that of the second, and nothing of the first is left. */
+ * on with is that of the second, and nothing of the first is left: neither what ranks were told while they built, nor
+ * what they have set then. What no snapshot has stays as it was set. */
 static void test_life_ahead(void **state)
 {
-	struct group *a = group(2, 1, PTC_MODE_RESTART, "", NULL), *b = group(4, 2, PTC_MODE_RESTART, "", NULL);
+	struct group *a = group(2, 1, PTC_MODE_RESTART, "", NULL), *b = group(4, 2, PTC_MODE_RESTART, "sets", NULL);
 	struct ptc_group_key keep[2] = { a->desc.key, b->desc.key };
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct state s;
@@ -1082,6 +1087,7 @@ static void test_life_ahead(void **state)
 	at = stop(b, later + 3);
 	read_state(b, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
+	assert_true(s.blobs && s.blob_step == later && s.position == 8 * later && s.own);
 	snprintf(path, sizeof path, "%s/" UUID "/groups/1-1", t.dir);
 	for (int k = 0; k < 30000 && access(path, F_OK) == 0; k++)
 		nap_us(1000);
@@ -1792,6 +1798,63 @@ static void test_stall(void **state)
 	g->desc.grace_ms = 200;
 	end(g);
 	t.stall_ms = 0;
+}
+
+struct waits {
+	const struct group *g;
+	atomic_int asked;
+	atomic_bool cancel;
+	int rc;
+};
+
+static bool wait_cancelled(void *arg)
+{
+	struct waits *w = arg;
+
+	atomic_fetch_add(&w->asked, 1);
+	return atomic_load(&w->cancel);
+}
+
+static void *wait_long(void *arg)
+{
+	struct waits *w = arg;
+	struct ptc_wait wait = { .cancelled = wait_cancelled, .arg = w };
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	w->rc = ptc_workers_wait_stopped(t.w, &w->g->desc.key, 1000000, NULL, &wait, &err);
+	return NULL;
+}
+
+/* A call that waits asks each 100 ms whether it has to go on waiting, and at once when it is told to. Each time it is
+ * told right after it has asked; that is 100 ms before it would ask by itself. */
+static void test_look_again(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	int64_t took = INT64_MAX;
+	uint64_t step;
+	bool passed;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	ok(ptc_workers_arm(t.w, &g->desc.key, 1000000, &passed, &step, &err), &err);
+	for (int i = 0; i < 20; i++) {
+		struct waits w = { .g = g };
+		pthread_t thread;
+		int64_t at;
+
+		assert_int_equal(pthread_create(&thread, NULL, wait_long, &w), 0);
+		while (atomic_load(&w.asked) < 2)
+			nap_us(200);
+		at = ptc_sys_now_ns();
+		atomic_store(&w.cancel, true);
+		ptc_workers_look_again(t.w);
+		assert_int_equal(pthread_join(thread, NULL), 0);
+		took = PTC_MIN(took, ptc_sys_now_ns() - at);
+		assert_int_equal(w.rc, PTC_ECANCELED);
+	}
+	assert_in_range(took, 0, 50000000); /* the least, because the machine may be busy */
+	end(g);
 }
 
 static void test_deaf(void **state)
@@ -3123,6 +3186,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_hold_given_up, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_leave, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_leave_killed, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_look_again, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_start_after_others, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_stands_and_is_given_up, setup, teardown),

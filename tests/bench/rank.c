@@ -63,7 +63,8 @@ struct rank {
 	struct part *parts;
 	size_t nparts, bytes;
 	int restored;
-	bool stopped; /* in this boundary */
+	double restore_cpu; /* CPU seconds of all threads in ptc_restore */
+	bool stopped;       /* in this boundary */
 	struct {
 		uint64_t step;
 		double seconds; /* 0: none to be logged */
@@ -88,6 +89,14 @@ static double now(void)
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static double cpu_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
@@ -360,8 +369,8 @@ static void log_restored(const struct rank *k)
 	limit = copy_all(k, false);  /* ... and back */
 	fprintf(k->log,
 		"{\"what\": \"restore\", \"rank\": %u, \"restored\": %s, \"limit_seconds\": %.6f, "
-		"\"kernel_seconds\": %.6f, \"bytes\": %zu}\n",
-		k->gen.rank, k->restored ? "true" : "false", limit, kernel, k->bytes);
+		"\"kernel_seconds\": %.6f, \"restore_cpu_seconds\": %.6f, \"bytes\": %zu}\n",
+		k->gen.rank, k->restored ? "true" : "false", limit, kernel, k->restore_cpu, k->bytes);
 }
 
 static int at_stop(void *arg, uint64_t step)
@@ -464,6 +473,7 @@ static void train(struct rank *k)
 static void run(struct rank *k)
 {
 	char path[4096];
+	double cpu;
 	int rc;
 
 	build(k);
@@ -475,7 +485,9 @@ static void run(struct rank *k)
 	setvbuf(k->log, NULL, _IOLBF, 0);
 	for (size_t i = 0; k->gen.has_state && i < k->nparts; i++)
 		memset(k->parts[i].data, 0, k->parts[i].bytes); /* what is right must come from ptcd */
+	cpu = cpu_now();
 	rc = ptc_restore(k->client);
+	k->restore_cpu = cpu_now() - cpu;
 	if (rc < 0) {
 		fprintf(stderr, "ptc-bench-rank: %s\n", ptc_error_text(k->client));
 	} else {

@@ -14,7 +14,7 @@ import time
 
 import bench_state as state
 from cluster import Cluster, ClusterError, MARK, wait_for
-from limits import Limits, STREAMS, spread
+from limits import around, cpu_of, cpu_seconds, Limits, STREAMS, spread
 
 MIB, GIB = 1 << 20, 1 << 30
 SETTLE_S = 1 # between two stops: ranks measure the limit, staging memory is read, old chunks are given back
@@ -116,7 +116,7 @@ def bench_boundary(args, work, complain):
            "ratio": statistics.median(r["ns"] / r["limit_ns"] for r in rounds)}
 
 
-NEW_CHUNKS = 2 # snapshots: the next one is made while the one before it is still there
+NEW_CHUNKS = 2 # snapshots: the next one is made while the one before it is still there. Rows of their own
 
 
 def by_stop(lines):
@@ -128,7 +128,6 @@ def by_stop(lines):
 
 
 def bench_save(args, work, complain):
-    """The first stops are left out: their chunks are new."""
     for config in args.configs:
         for copy, pages in itertools.product(args.copy, args.pages):
             with job(args, os.path.join(work, f"{config}-{copy}-{pages}".replace("=", "").replace(",", "")), config, complain,
@@ -142,17 +141,19 @@ def bench_save(args, work, complain):
                     j.snapshot()
                     wait_for(lambda: len(stops()) > i, 60, f"{i + 1} stops of all ranks", 0.1)
             each = [{"seconds": max(r["seconds"] for r in s), "limit_seconds": max(r["limit_seconds"] for r in s),
-                     "kernel_seconds": max(r["kernel_seconds"] for r in s), "bytes": sum(r["bytes"] for r in s)} for s in stops()[NEW_CHUNKS:]]
-            yield timed("save", f"{config}, copy {copy}, {pages} pages", "memcpy in the ranks", each, config=config,
-                        copy=copy, pages=pages,
-                        kernel_ratio=statistics.median(e["seconds"] / e["kernel_seconds"] for e in each))
+                     "kernel_seconds": max(r["kernel_seconds"] for r in s), "bytes": sum(r["bytes"] for r in s)} for s in stops()]
+            yield from timed("save", f"{config}, copy {copy}, {pages} pages", each, NEW_CHUNKS, config=config, copy=copy, pages=pages)
 
 
-def timed(scenario, what, limit, each, **about):
-    return {"scenario": scenario, "what": what, "limit": limit, "rounds": len(each), **about,
-            **{k: statistics.median(e[k] for e in each) for k in ("seconds", "limit_seconds", "bytes")},
-            "limit_spread": spread([e["limit_seconds"] / e["bytes"] for e in each]),
-            "ratio": statistics.median(e["seconds"] / e["limit_seconds"] for e in each), "each": each}
+def timed(scenario, what, each, first, **about):
+    """A row of the later ones, and one of the `first` ones. The limit of each is what was measured around it."""
+    limits = [e["limit_seconds"] / e["bytes"] for e in each]
+    ratios = [e["seconds"] / e["bytes"] / around(limits, i) for i, e in enumerate(each)]
+    for which, part in (("", slice(first, None)), (", first", slice(first))):
+        yield {"scenario": scenario, "what": what + which, "limit": "memcpy in the ranks", "rounds": len(each[part]), **about,
+               **{k: statistics.median(e[k] for e in each[part]) for k in ("seconds", "limit_seconds", "bytes")},
+               "limit_spread": spread(limits), "ratio": statistics.median(ratios[part]),
+               "kernel_ratio": statistics.median(e["seconds"] / e["kernel_seconds"] for e in each[part]), "each": each[part]}
 
 
 def bench_restore(args, work, complain):
@@ -170,8 +171,7 @@ def bench_restore(args, work, complain):
                 each.append({"seconds": j.restored_s(r["generation"]), "bytes": sum(line["bytes"] for line in ranks),
                              "limit_seconds": max(line["limit_seconds"] for line in ranks),
                              "kernel_seconds": max(line["kernel_seconds"] for line in ranks)})
-        yield timed("restore", f"{there} and {back}, {pages} pages", "memcpy in the ranks", each[1:], pages=pages,
-                    kernel_ratio=statistics.median(e["seconds"] / e["kernel_seconds"] for e in each[1:]))
+        yield from timed("restore", f"{there} and {back}, {pages} pages", each, 1, pages=pages)
 
 
 # ---- live-switch ----------------------------------------------------------------------------------------------------
@@ -179,15 +179,33 @@ def bench_restore(args, work, complain):
 OLD, NEW = "tp=2,pp=2,dp=2", "tp=4"
 
 
+def copiers(cluster):
+    """CPU seconds of each ptc-copy of the cluster's daemons."""
+    daemons, found = {node.pid() for node in cluster.nodes.values()}, {}
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        with contextlib.suppress(OSError): # it has ended meanwhile
+            with open(path) as f:
+                pid, _, rest = f.read().partition(" (")
+            name, _, rest = rest.rpartition(") ")
+            if name == "ptc-copy" and int(rest.split()[1]) in daemons:
+                found[int(pid)] = cpu_of(int(pid))
+    return found
+
+
 def one_live_switch(j, config, limits):
     """The limit: what is distinct is copied out, what goes to other nodes moves, what new ranks hold is copied in."""
+    daemons, copying = cpu_seconds(j.cluster), copiers(j.cluster)
     r = j.resize(config)
+    cpu = {"ptcd": cpu_seconds(j.cluster) - daemons,
+           "ptc-copy": sum(s - copying.get(pid, 0) for pid, s in copiers(j.cluster).items())}
     ranks = j.wait_measured(r["generation"], 4 if config == NEW else 8)
-    limit, _ = limits.of(STREAMS, r["received_bytes"], j.bytes + sum(line["bytes"] for line in ranks))
+    cpu["ranks"] = sum(line["restore_cpu_seconds"] for line in ranks)
+    limit, limit_cpu = limits.of(STREAMS, r["received_bytes"], j.bytes + sum(line["bytes"] for line in ranks))
     pause = {name[:-3]: ms / 1e3 for name, ms in r["pause"].items() if name != "lost_ms"} # no part of it; see pause.py
     restored = j.restored_s(r["generation"])
     # What is done with state. Not: waiting for the step's end, ending processes, starting them, their first step.
     return {"seconds": pause["copy"] + pause["commit"] + pause["move"] + restored, "limit_seconds": limit, "pause": pause, "restored": restored,
+            "cpu": cpu, "limit_cpu_seconds": limit_cpu,
             "received_bytes": r["received_bytes"], "copied_bytes": r["copied_bytes"],
             "digests_verified": r["digests_verified"], "phases": {p["phase"]: p["ms"] / 1e3 for p in r["phases"]}}
 
@@ -196,8 +214,10 @@ def switch_medians(what, nodes, way, each, j, limits):
     pauses = [e["pause"] for e in each]
     return {"scenario": "live-switch", "what": f"{what}, {nodes} node{'s' * (nodes > 1)}", "way": way, "rounds": len(each),
             "limit": "memcpy" if nodes == 1 else "memcpy + loopback TCP", "limit_spread": limits.spread(moved=nodes > 1),
-            **{k: statistics.median(e[k] for e in each) for k in ("seconds", "limit_seconds")}, "bytes": j.bytes, "each": each,
+            **{k: statistics.median(e[k] for e in each) for k in ("seconds", "limit_seconds", "limit_cpu_seconds")},
+            "cpu": {who: statistics.median(e["cpu"][who] for e in each) for who in each[0]["cpu"]}, "bytes": j.bytes, "each": each,
             "ratio": statistics.median(e["seconds"] / e["limit_seconds"] for e in each),
+            "cpu_ratio": statistics.median(sum(e["cpu"].values()) / e["limit_cpu_seconds"] for e in each),
             "pause": {k: statistics.median(p.get(k, 0) for p in pauses) for k in pauses[0]},
             "restored": statistics.median(e["restored"] for e in each)}
 
@@ -229,7 +249,8 @@ def bench_live_switch(args, work, complain):
             for _ in range(args.rounds + 1):
                 forth.append(one_live_switch(j, NEW, limits))
                 back.append(one_live_switch(j, OLD, limits))
-            for what, each in (("to tp4", forth[1:]), ("to tp4, first", forth[:1]), ("to tp2,pp2,dp2", back[1:])):
+            for what, each in (("to tp4", forth[1:]), ("to tp4, first", forth[:1]), ("to tp2,pp2,dp2", back[1:]),
+                               ("to tp2,pp2,dp2, first", back[:1])):
                 yield switch_medians(what, nodes, way, each, j, limits)
     if theirs[0] is None:
         complain("no torch and safetensors for --python: the baselines are left out")

@@ -16,8 +16,10 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "scripts", "lib")]
 import files  # noqa: E402
 import index  # noqa: E402
 import limits  # noqa: E402
+import pause  # noqa: E402
 import ranks  # noqa: E402
 import samples  # noqa: E402
+PAUSE = {"total", "stop", "copy", "commit", "end", "build", "move", "restore", "first_step"}
 BUILD = os.environ.get("PTC_BUILD", os.path.join(HERE, "..", "..", "build", "release"))
 
 
@@ -58,6 +60,12 @@ class Smoke(unittest.TestCase):
         found = limits.summary(rounds, "s", "l")
         self.assertAlmostEqual(2, found["ratio"]) # 4 / 2 both times; by its own sample alone, 4 / 1 and 4 / 3
         self.assertAlmostEqual(1, found["limit_spread"])
+        each = [{"bytes": 10, "seconds": s, "limit_seconds": t, "kernel_seconds": 1} for s, t in ((9, 6), (4, 1), (4, 3))]
+        later, first = ranks.timed("save", "x", each, 1)
+        self.assertEqual(("x", "x, first", 2, 1), (later["what"], first["what"], later["rounds"], first["rounds"]))
+        # Around the three rounds it took 3.5, 3 and 2; by their own samples alone, ratios would be 1.5, 4 and 4/3.
+        self.assertAlmostEqual(9 / 3.5, first["ratio"])
+        self.assertAlmostEqual((4 / 3 + 4 / 2) / 2, later["ratio"])
         ours = limits.Limits.__new__(limits.Limits)
         rate = {(name, what): each for name, each in (("moved", 2), ("copied", 1)) for what in ("seconds", "cpu_seconds")}
         ours.before, ours.all = [rate], [rate]
@@ -76,12 +84,27 @@ class Smoke(unittest.TestCase):
 
     @unittest.skipUnless(os.environ.get("PTC_TEST_LONG") and os.environ.get("PTC_PEERS_PYTHON"), "starts 40 processes of PyTorch: PTC_TEST_LONG=1")
     def test_pause(self):
-        found = {r["what"]: r for r in self.results("pause", "--rounds", "1", "--python", os.environ["PTC_PEERS_PYTHON"])}
-        ways = {f"{shapes}, {way}" for shapes in ("8 to 4", "4 to 8") for way in ("torchrun + DCP", "build: ahead", "build: after")}
+        found = {r["what"]: r for r in self.results("pause", "--rounds", "1", "--python", os.environ["PTC_PEERS_PYTHON"], "--trainers", "gpt")}
+        ways = {f"gpt, {shapes}, {way}" for shapes in ("8 to 4", "4 to 8") for way in ("torchrun + DCP", "build: ahead", "build: after")}
         self.assertEqual(ways, set(found))
         for what, r in found.items():
             self.assertEqual("ahead" in what, r.get("built_ahead", 0) > 0)
             self.assertEqual("torchrun" not in what, "pause" in r)
+
+    def test_pause_of_c_trainer(self):
+        chunks = self.store()
+        args = ("pause", "--rounds", "1", "--trainers", "c", "--store", chunks)
+        found = {r["what"]: r for r in self.results(*args)}
+        self.assertEqual({f"c, {shapes}, build: {build}" for shapes in ("8 to 4", "4 to 8") for build in ("ahead", "after")}, set(found))
+        for what, r in found.items():
+            self.assertEqual(PAUSE, set(r["pause"]))
+            self.assertEqual("ahead" in what, r["built_ahead"] > 0)
+            self.assertEqual(r["slowed"] / r["built_ahead"] if r["slowed"] is not None else None, r["slowed_share"])
+        some = {"what": "x", "seconds": 1, "pause": {"stop": 0.1, "copy": 0.2, "commit": 0.3, "move": 0, "restore": 0.25, "first_step": 0.15},
+                "step": 0.02, "built_ahead": 4, "slowed_share": 0.12, "lost": 1.5, "lost_told": 1.48}
+        self.assertIn("stop 100, state 750, end 0, build 0, first step 150; a step takes 20 ms; built ahead 4.0 s, in which training "
+                      "was slowed by 12 %; training time lost 1.50 s (1.48", pause.line(some))
+        self.assertEqual([], os.listdir(chunks))
 
     def test_planner(self):
         found = {(r["what"], r["devices"]): r for r in self.results("planner", "--scale", "small", "--rounds", "2")}
@@ -102,8 +125,9 @@ class Smoke(unittest.TestCase):
         chunks = tempfile.mkdtemp(prefix="ptc-bench-test-", dir="/dev/shm")
         self.addCleanup(shutil.rmtree, chunks, True)
         found = self.results("switch", "--gib", "0.015", "--rounds", "1", "--transports", "unix", "--store", chunks)
-        self.assertEqual({("to tp4", "touched"), ("to tp2,pp2,dp2", "touched"), ("to tp4, after import", "cold"),
-                          ("to tp4", "cold"), ("to tp2,pp2,dp2", "cold")}, {(r["what"], r["chunks"]) for r in found})
+        self.assertEqual({(f"{to}{which}", chunks) for chunks in ("touched", "cold")
+                          for to, first in (("to tp4", ", after import"), ("to tp2,pp2,dp2", ", first")) for which in ("", first)},
+                         {(r["what"], r["chunks"]) for r in found})
         self.assertEqual({"sockets", "memory"}, {r["way"] for r in found})
         for r in found:
             self.assertGreater(r["received_bytes"], 0)
@@ -128,8 +152,10 @@ class Smoke(unittest.TestCase):
     def test_save(self):
         chunks = self.store()
         found = self.results("save", "--gib", "0.01", "--rounds", "1", "--store", chunks)
-        self.assertEqual({(c, copy, pages) for c in ("tp=2", "dp=2") for copy in ("lean", "fast") for pages in ("small", "huge")},
-                         {(r["config"], r["copy"], r["pages"]) for r in found})
+        rows = {(c, copy, pages) for c in ("tp=2", "dp=2") for copy in ("lean", "fast") for pages in ("small", "huge")}
+        self.assertEqual({(*row, rounds) for row in rows for rounds in (1, ranks.NEW_CHUNKS)},
+                         {(r["config"], r["copy"], r["pages"], r["rounds"]) for r in found})
+        self.assertEqual(len(rows), sum(r["what"].endswith("pages, first") for r in found))
         whole = {c: max(r["bytes"] for r in found if r["config"] == c) for c in ("tp=2", "dp=2")}
         self.assertLess(abs(whole["dp=2"] / whole["tp=2"] - 2), 0.1) # both ranks have all of it
         self.assertEqual([], os.listdir(chunks))
@@ -156,7 +182,7 @@ class Smoke(unittest.TestCase):
     def test_restore(self):
         chunks = self.store()
         found = self.results("restore", "--gib", "0.01", "--rounds", "1", "--store", chunks, "--pages", "small")
-        self.assertEqual(["small"], [r["pages"] for r in found])
+        self.assertEqual([f"tp=2 and tp=1,pp=2, small pages{which}" for which in ("", ", first")], [r["what"] for r in found])
         self.assertEqual([], os.listdir(chunks))
 
     def test_live_switch(self):
@@ -165,14 +191,15 @@ class Smoke(unittest.TestCase):
         found = {r["what"]: r for r in self.results("live-switch", "--gib", "0.01", "--rounds", "1", "--nodes", "1,4", "--store",
                                                     chunks, "--python", python)}
         peers = {f"{s}, {w}" for s in ("dcp", "safetensors", "gloo") for w in ("first call", "later calls")} if python else set()
-        self.assertEqual({f"{w}, {n}" for w in ("to tp4", "to tp4, first", "to tp2,pp2,dp2") for n in ("1 node", "4 nodes")} |
+        self.assertEqual({f"{w}, {n}" for w in ("to tp4", "to tp4, first", "to tp2,pp2,dp2", "to tp2,pp2,dp2, first") for n in ("1 node", "4 nodes")} |
                          peers, set(found))
         for what, r in found.items():
             if what not in peers:
                 self.assertGreater(r["each"][0]["digests_verified"], 0)
                 self.assertTrue(r["limit_seconds"] > 0 and r["ratio"] > 0 and r["limit_spread"] >= 0)
-                self.assertEqual({"total", "stop", "copy", "commit", "end", "build", "move", "restore", "first_step"},
-                                 set(r["pause"]))
+                self.assertEqual(PAUSE, set(r["pause"]))
+                self.assertEqual({"ptcd", "ptc-copy", "ranks"}, set(r["cpu"]))
+                self.assertTrue(min(r["cpu"].values()) > 0 and r["cpu_ratio"] > 0, r["cpu"])
         self.assertEqual([], os.listdir(chunks))
 
     @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/dev/fuse"), "needs root and /dev/fuse, to mount")
@@ -180,11 +207,11 @@ class Smoke(unittest.TestCase):
         chunks = self.store()
         found = {r["what"]: r for r in self.results("fuse", "--mib", "12", "--rounds", "1", "--store", chunks)}
         self.assertEqual({f"{where}, {way}" for where in ("local", "remote") for way in files.WAYS} |
-                         {"remote, cold, to one stream"}, set(found))
-        streamed, beside = found["remote, cold, to one stream"], found["remote, cold"]
+                         {"remote, first, to one stream"}, set(found))
+        streamed, beside = found["remote, first, to one stream"], found["remote, first"]
         self.assertEqual(("one bulk stream", beside["gb_per_s"]), (streamed["limit"], streamed["gb_per_s"])) # of the same rounds
         self.assertNotEqual(beside["limit_gb_per_s"], streamed["limit_gb_per_s"])
-        self.assertGreater(found["remote, cold"]["bytes"], 12 << 20)
+        self.assertGreater(streamed["bytes"], 12 << 20)
         self.assertEqual([], os.listdir(chunks))
 
     def test_import_export(self):
@@ -270,6 +297,7 @@ class Smoke(unittest.TestCase):
         bench("stream", "--transports", "pigeon", fails=True)
         bench("save", "--copy", "pigeon", fails=True)
         bench("live-switch", "--nodes", "3", fails=True)
+        bench("pause", "--trainers", "pigeon", fails=True)
 
 
 if __name__ == "__main__":

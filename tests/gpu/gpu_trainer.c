@@ -471,6 +471,7 @@ static void train(ptc_client *c, struct rank *r)
 	if (rc == PTC_R_STALE)
 		return;
 	check(c, rc, "restore");
+	check(c, ptc_start_step(c, &r->gen.start_step), "start step"); /* later than what it was built with */
 	if (rc == 1) {
 		if (args.no_host)
 			r->step = (int64_t)r->gen.start_step;

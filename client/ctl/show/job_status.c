@@ -303,6 +303,17 @@ static void put_copied(const json_t *copied)
 	putchar('\n');
 }
 
+static void put_resized(const json_t *resized)
+{
+	if (!resized)
+		return;
+	printf("\nlast resize: %s -> %s, generation %" JSON_INTEGER_FORMAT ", step %" JSON_INTEGER_FORMAT "\n",
+	       json_string_value(json_object_get(resized, "from")), json_string_value(json_object_get(resized, "to")),
+	       json_integer_value(json_object_get(resized, "generation")),
+	       json_integer_value(json_object_get(resized, "step")));
+	ctl_put_pause(json_object_get(resized, "pause"));
+}
+
 int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc_error *err)
 {
 	json_t *doc = NULL, *job;
@@ -319,6 +330,8 @@ int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc
 		rc = put_run(c, json_object_get(job, "run"), err);
 	if (!rc)
 		put_devices(json_object_get(job, "devices"));
+	if (!rc)
+		put_resized(json_object_get(job, "last_resize"));
 	if (!rc)
 		put_node_loss(json_object_get(job, "node_loss"));
 	json_decref(doc);

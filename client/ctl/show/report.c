@@ -350,7 +350,7 @@ static void put_phases(const json_t *doc)
 }
 
 /* How long nobody trained, and on what that was spent. */
-static void put_pause(const json_t *pause)
+void ctl_put_pause(const json_t *pause)
 {
 	static const struct {
 		const char *key, *name;
@@ -454,7 +454,7 @@ static void put_summary(const json_t *doc)
 	if (json_is_number(json_object_get(doc, "built_ahead_ms")))
 		printf("  %-22s %9.1f ms  while the old ranks trained\n", "built ahead",
 		       json_number_value(json_object_get(doc, "built_ahead_ms")));
-	put_pause(json_object_get(doc, "pause"));
+	ctl_put_pause(json_object_get(doc, "pause"));
 }
 
 static void put_verified(const struct ctl *c, const json_t *doc)

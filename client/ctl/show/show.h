@@ -33,6 +33,8 @@ int ctl_print_inner(const struct ctl *c, const char *json, const char *list, con
 void ctl_note_as_of(const struct ctl *c, int64_t as_of_ms);
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err);
 int ctl_print_summary(const struct ctl *c, const char *json, struct ptc_error *err);
+struct json_t;
+void ctl_put_pause(const struct json_t *pause); /* report.c: how long training stood still, and for what */
 /* job_status.c: shows the jobs; for a single job, also the states of its ranks. */
 int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc_error *err);
 /* "1.5 GiB"; returns buf. */

@@ -157,7 +157,7 @@ PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, c
 PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,
 			   size_t tag_capacity);
 /* Call it after the last declaration. Blocks until the generation is committed. 1: declared memory, blobs and cursors
- * have the values of the snapshot. 0: the job has no state yet. PTC_R_STALE: the switch failed; call ptc_next. */
+ * have the values of the snapshot, also those set before. 0: no state yet. PTC_R_STALE: the switch failed; ptc_next. */
 PTC_API int ptc_restore(ptc_client *c);
 /* The step of the values that ptc_restore gave. It is greater than start_step of ptc_next if the old ranks have trained
  * meanwhile (job.yaml, `build: ahead`); blobs and cursors are then of that step, too. */

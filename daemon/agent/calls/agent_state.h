@@ -79,6 +79,7 @@ struct ptc_agent {
 	struct ptc_heal_vain heal_vain[8];
 	unsigned heal_vain_next; /* the entry to replace; both belong to the thread that heals */
 	bool (*heal)(struct ptc_agent *agent, const char *uuid, struct ptc_heal_tries *tries);
+	void (*wake)(struct ptc_agent *agent); /* operations that wait for ranks ask whether they have to stop */
 };
 
 /* Call this after a read of a job's bytes gave `status`. True: damaged blocks of the job were healed, so read again.

@@ -127,6 +127,14 @@ static int refuse_reconciled(const struct ptc_agent_job *job, struct ptc_error *
 			     job->uuid);
 }
 
+/* Without the lock for a moment. */
+static void wake_locked(struct ptc_agent *agent)
+{
+	pthread_mutex_unlock(&agent->shared.lock);
+	agent->wake(agent);
+	pthread_mutex_lock(&agent->shared.lock);
+}
+
 static int wait_turn_locked(struct ptc_agent_op *op, int64_t fence, uint64_t seq, enum ptc_agent_turn turn, bool newer,
 			    struct ptc_error *err)
 {
@@ -137,13 +145,17 @@ static int wait_turn_locked(struct ptc_agent_op *op, int64_t fence, uint64_t seq
 	if (turn == PTC_TURN_FINISH)
 		job->reconciles = 0;
 	while (job->busy || job->writers || job->reconciles) {
-		if (job->busy && !job->reconciles && (newer || turn == PTC_TURN_FINISH))
-			atomic_store(&job->cancel, true);
+		bool cancels = job->busy && !job->reconciles && (newer || turn == PTC_TURN_FINISH) &&
+			       !atomic_exchange(&job->cancel, true);
+
 		if (op->call && ptc_rpc_call_cancelled(op->call))
 			return ptc_error_set(err, PTC_ECANCELED, "cancelled while job %s was busy", job->uuid);
 		if (job->reconciles && (ptc_sys_now_ns() > until || agent->shared.stopping))
 			return refuse_reconciled(job, err);
-		ptc_cond_wait_ms(&agent->shared.cond, &agent->shared.lock, 100);
+		if (cancels) /* ranks may stand still until this request is answered */
+			wake_locked(agent);
+		else
+			ptc_cond_wait_ms(&agent->shared.cond, &agent->shared.lock, 100);
 		if (overtaken_locked(job, fence, seq))
 			return refuse_overtaken(job, seq, err);
 	}

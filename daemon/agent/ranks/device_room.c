@@ -2,7 +2,8 @@
 /* Whether the next generation's ranks find room on this node's devices. Happy path: a tensor that a rank here has
  * declared on a device will be on a device again; the next layout says how many bytes of it each rank will have. These
  * bytes have to fit into the device's free memory plus the memory that the job's own processes use there, because these
- * processes free this memory before the new ranks take theirs.
+ * processes free this memory before the new ranks take theirs. New ranks that were built ahead have taken theirs: what
+ * they use is no longer free, and must not be wanted a second time.
  *
  * A rank needs more than it declares (activations, buffers of its libraries), and nobody knows how much. So the sum is
  * a lower bound, and a switch is refused only if it certainly does not fit. Failure modes: a device that is too small
@@ -106,31 +107,38 @@ static bool rank_uses(const struct ptc_slot_view *slot, const char *uuid)
 	return false;
 }
 
-/* At most so much can be free once the job's ranks have freed theirs. */
-static uint64_t can_be_free(const struct ptc_node_device *d, const struct ptc_group *now)
+/* Adds what a group's ranks use of the device. False: nobody knows. */
+static bool add_uses(const struct ptc_node_device *d, const struct ptc_group *group, uint64_t *sum)
+{
+	for (size_t i = 0; i < group->n; i++) {
+		const struct ptc_node_device_use *use;
+
+		if (group->v[i].pid <= 0 || !rank_uses(&group->v[i], d->uuid))
+			continue;
+		use = find_use(d, group->v[i].pid);
+		if (!use || !use->known || ptc_ckd_add(sum, *sum, use->bytes))
+			return false;
+	}
+	return true;
+}
+
+/* At most so much can be the next ranks' once those of now have freed theirs. */
+static uint64_t can_be_theirs(const struct ptc_node_device *d, const struct ptc_rank_groups *groups)
 {
 	uint64_t sum = d->free_bytes;
 
-	for (size_t i = 0; i < now->n; i++) {
-		const struct ptc_node_device_use *use;
-
-		if (now->v[i].pid <= 0 || !rank_uses(&now->v[i], d->uuid))
-			continue;
-		use = find_use(d, now->v[i].pid);
-		if (!use || !use->known || ptc_ckd_add(&sum, sum, use->bytes))
-			return d->memory_bytes;
-	}
-	return PTC_MIN(sum, d->memory_bytes);
+	return add_uses(d, &groups->now, &sum) && add_uses(d, &groups->next, &sum) ? PTC_MIN(sum, d->memory_bytes)
+										   : d->memory_bytes;
 }
 
-static int check_device(struct ptc_agent *agent, size_t i, uint64_t need, const struct ptc_group *now,
+static int check_device(struct ptc_agent *agent, size_t i, uint64_t need, const struct ptc_rank_groups *groups,
 			struct ptc_error *err)
 {
 	struct ptc_node_device d;
 	uint64_t room;
 
 	ptc_node_devices_get(agent->env.devices, i, &d);
-	room = can_be_free(&d, now);
+	room = can_be_theirs(&d, groups);
 	if (!d.memory_bytes || need <= room) /* one that does not answer says no size */
 		return 0;
 	return ptc_error_set(
@@ -143,7 +151,7 @@ static int check_device(struct ptc_agent *agent, size_t i, uint64_t need, const 
 }
 
 static int check_devices(struct ptc_agent *agent, const struct ptc_geometry *next, uint32_t self, const bool *items,
-			 const struct ptc_group *now, struct ptc_error *err)
+			 const struct ptc_rank_groups *groups, struct ptc_error *err)
 {
 	size_t n = ptc_node_devices_count(agent->env.devices);
 	uint64_t *need = ptc_calloc(n, sizeof *need);
@@ -161,22 +169,22 @@ static int check_devices(struct ptc_agent *agent, const struct ptc_geometry *nex
 		n = 0;
 	}
 	for (size_t i = 0; !rc && i < n; i++)
-		rc = need[i] ? check_device(agent, i, need[i], now, err) : 0;
+		rc = need[i] ? check_device(agent, i, need[i], groups, err) : 0;
 	ptc_free(need);
 	return rc;
 }
 
 int ptc_device_room(struct ptc_agent *agent, const struct ptc_geometry *next, uint32_t self,
-		    const struct ptc_group *now, struct ptc_error *err)
+		    const struct ptc_rank_groups *groups, struct ptc_error *err)
 {
 	bool *items = NULL, any;
 	int rc;
 
 	if (!agent->env.devices || !ptc_node_devices_ids(agent->env.devices))
 		return 0; /* virtual devices: nobody knows on which a rank will be */
-	rc = items_on_device(next, now, &items, &any, err);
+	rc = items_on_device(next, &groups->now, &items, &any, err);
 	if (!rc && any)
-		rc = check_devices(agent, next, self, items, now, err);
+		rc = check_devices(agent, next, self, items, groups, err);
 	ptc_free(items);
 	return rc;
 }

@@ -23,10 +23,14 @@ struct ptc_restore {
 int ptc_restore_slots(const struct ptc_restore *job, struct ptc_device_bytes *ret_bytes, struct ptc_error *err);
 
 /* ---- device_room.c ---- */
-/* Whether the devices of node `self` have room for what the next generation's ranks will declare there, once the ranks
- * of `now` have freed theirs. Only what certainly does not fit is refused: PTC_ENOSPC, naming device and bytes. */
+/* next: those that were built ahead, whose memory is there already; zeros: none. */
+struct ptc_rank_groups {
+	struct ptc_group now, next;
+};
+/* Whether the devices of node `self` have room for what the next generation's ranks declare there, once the ranks of
+ * `now` have freed theirs. Only what certainly does not fit is refused: PTC_ENOSPC, naming device and bytes. */
 int ptc_device_room(struct ptc_agent *agent, const struct ptc_geometry *next, uint32_t self,
-		    const struct ptc_group *now, struct ptc_error *err);
+		    const struct ptc_rank_groups *groups, struct ptc_error *err);
 
 /* ---- warm.c ---- */
 /* Makes so many bytes of free chunks ready, in a few seconds at most. */

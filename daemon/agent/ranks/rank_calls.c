@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/sys/fault.h"
 #include "base/sys/sys.h"
 
 #include <errno.h>
@@ -63,6 +64,17 @@ static bool live_cancelled(void *arg)
 	l->last_beat_ns = now;
 	ptc__v1__workers_reply__init(&beat);
 	return live_reply(l->call, &beat, NULL) != 0;
+}
+
+static void wake(struct ptc_agent *agent)
+{
+	if (agent->env.workers)
+		ptc_workers_look_again(agent->env.workers);
+}
+
+void ptc_agent_ranks_init(struct ptc_agent *agent)
+{
+	agent->wake = wake;
 }
 
 static struct ptc_wait live_wait(struct live *l)
@@ -121,8 +133,8 @@ static int check_devices(struct live *l, struct ptc_error *err)
 	const Ptc__V1__Generation *next = l->req->info->to, *now = l->req->info->from;
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	struct ptc_geometry_ref *to = NULL, *from = NULL;
-	struct ptc_group group = { 0 };
-	struct ptc_group_key key;
+	struct ptc_rank_groups groups = { 0 };
+	struct ptc_group_key key, key_to;
 	uint32_t self_to, self_from;
 	int rc = 0;
 
@@ -130,12 +142,17 @@ static int check_devices(struct live *l, struct ptc_error *err)
 	    ptc_geometry_get(l->agent, l->req->info, next, &to, &ignored) != 0)
 		return 0;
 	ptc_group_key_of(l->req->info, now, &key);
+	ptc_group_key_of(l->req->info, next, &key_to);
 	if (!ptc_geometry_get(l->agent, l->req->info, now, &from, &ignored) &&
 	    !ptc_geometry_node(&from->g, l->agent->node, &self_from, &ignored) &&
 	    !ptc_geometry_node(&to->g, l->agent->node, &self_to, &ignored) &&
-	    !ptc_group_open(l->agent, &from->g.allocation, self_from, &key, &group, &ignored))
-		rc = ptc_device_room(l->agent, &to->g, self_to, &group, err);
-	ptc_group_close(&group);
+	    !ptc_group_open(l->agent, &from->g.allocation, self_from, &key, &groups.now, &ignored)) {
+		/* There are none where they are built after the old ones have ended. */
+		(void)ptc_group_open(l->agent, &to->g.allocation, self_to, &key_to, &groups.next, &ignored);
+		rc = ptc_device_room(l->agent, &to->g, self_to, &groups, err);
+	}
+	ptc_group_close(&groups.now);
+	ptc_group_close(&groups.next);
 	ptc_geometry_put(from);
 	ptc_geometry_put(to);
 	return rc;
@@ -355,7 +372,9 @@ int ptc_agent_on_end(void *agent, struct ptc_rpc_call *call, struct ptc_error *e
 	if (!rc) {
 		struct ptc_wait wait = live_wait(&l);
 
-		if (l.req->told)
+		if (l.req->told && ptc_fault("agent.end.told"))
+			rc = ptc_error_set(err, PTC_EIO, "a test wants these ranks not to be told");
+		else if (l.req->told)
 			tell_end(&l);
 		else
 			rc = ptc_workers_end(l.agent->env.workers, &l.key, &wait, err);

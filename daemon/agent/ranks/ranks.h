@@ -27,6 +27,9 @@ struct ptc_group_start;
  * that ask earlier wait for the key. */
 void ptc_rank_cost_tell(struct ptc_agent *agent, const struct ptc_group_start *s);
 
+/* Lets a request wake the operation that it ends; call it before any RPC. */
+void ptc_agent_ranks_init(struct ptc_agent *agent);
+
 /* ---- warm.c ---- */
 /* The bytes of the generation's table here. An estimate if its layout is not known yet. 0: none, or nobody can say. */
 int64_t ptc_warm_bytes(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,

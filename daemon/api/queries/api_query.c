@@ -104,6 +104,8 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 	json = ptc_status_job_json(&row);
 	if (json && ctl && (copied = ptc_copied_json(ctl)))
 		json_object_set_new(json, "copied", copied);
+	if (json && ctl && ptc_resized_put(ctl, json) != 0)
+		json = (json_decref(json), NULL);
 	json_decref(row.archive);
 	return json;
 }

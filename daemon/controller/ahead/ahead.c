@@ -33,6 +33,7 @@ struct ahead_node {
 	enum want want;
 	unsigned tries;            /* that failed in a row */
 	int64_t retry_ns;          /* not asked before */
+	int64_t since_ns;          /* first asked for what it is asked for now; 0: not yet */
 	struct ptc_rpc_async *rpc; /* of a Build under way */
 	Ptc__V1__WorkersReply *declared;
 	bool no_memory; /* some of its ranks have said what they hold, and have no memory for it yet */
@@ -169,13 +170,33 @@ static int channel_to(struct ptc_controller *ctl, uint32_t node, struct ptc_rpc_
 
 /* ---- the end -------------------------------------------------------------------- */
 
+struct end_call {
+	struct ptc_ahead *a;
+	uint32_t node; /* cluster number */
+};
+
+/* A FINISH ends them just as well. But a node that is not in the record may get none as long as nothing happens. So it
+ * gets one once the job is idle, and the core sends it until the node has answered. */
+static void end_failed(struct ptc_ahead *a, uint32_t node)
+{
+	const char *name = ptc_cluster_node(a->ctl->all->cluster, node)->doc.name;
+	struct ptc_older_kept *k = &a->ctl->older;
+
+	if (!ptc_older_has(&k->tell, name) && ptc_older_node_add(&k->tell, name) != 0)
+		k->tell_all = true;
+}
+
 static void end_answered(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
 {
-	(void)status; /* the next FINISH ends them just as well */
+	struct end_call *c = arg;
+
 	(void)err;
 	(void)reply;
 	(void)len;
-	unref(arg);
+	if (status)
+		end_failed(c->a, c->node);
+	unref(c->a);
+	ptc_free(c);
 }
 
 static int end_message(void *arg, struct ptc_rpc_message *m, struct ptc_error *err)
@@ -192,15 +213,21 @@ static void end_ranks(struct ptc_ahead *a)
 	for (size_t i = 0; i < a->nnodes; i++) {
 		struct ptc_error ignored = PTC_ERROR_INIT;
 		struct ptc_rpc_channel *channel;
+		struct end_call *c;
 		void *data = NULL;
 		size_t len = 0;
 
 		if (channel_to(a->ctl, a->nodes[i].node, &channel, &ignored) ||
-		    encode(a, true, false, &data, &len, &ignored))
+		    encode(a, true, false, &data, &len, &ignored)) {
+			end_failed(a, a->nodes[i].node);
 			continue;
+		}
+		c = ptc_calloc(1, sizeof *c);
+		ptc_require(c);
+		*c = (struct end_call){ a, a->nodes[i].node };
 		a->refs++;
 		ptc_rpc_stream_async(a->ctl->all->client, channel, "/ptc.v1.Peer/End", data, len, end_message,
-				     end_answered, a);
+				     end_answered, c);
 		ptc_free(data);
 	}
 }
@@ -361,12 +388,34 @@ static bool passes(int status)
 	return status == PTC_ECANCELED || status == PTC_EFENCED || status == PTC_EPEER || status == PTC_ETIMEOUT;
 }
 
+/* The node counts build_timeout for each request, but snapshots end requests. Ranks that hang are not to be waited for
+ * without end where snapshots come more often. */
+static bool too_long(const struct ptc_ahead *a, const struct ahead_node *n)
+{
+	const struct ptc_recovery *r = &a->ctl->recovery;
+
+	return r->has_elastic && ptc_sys_now_ns() - n->since_ns >= r->first_step_ms * INT64_C(1000000);
+}
+
+static void failed(struct ptc_ahead *a, const struct ahead_node *n, int status, const struct ptc_error *err)
+{
+	const char *text = err ? err->text : ptc_status_name(status);
+	const bool late = passes(status) && too_long(a, n);
+	char why[PTC_ERROR_MAX], over[64] = "";
+
+	if (late)
+		snprintf(over, sizeof over,
+			 "build_timeout of %lld s is over: ", (long long)(a->ctl->recovery.first_step_ms / 1000));
+	snprintf(why, sizeof why, "node %s: %s%.800s", ptc_cluster_node(a->ctl->all->cluster, n->node)->doc.name, over,
+		 text);
+	ptc_ahead_stop(a->ctl, late ? PTC_ESTATE : status, why);
+}
+
 static void answered(struct ahead_call *c, int status, const struct ptc_error *err)
 {
 	struct ptc_ahead *a = c->a;
 	struct ahead_node *n = &a->nodes[c->at];
-	struct ptc_controller *ctl = a->ctl;
-	bool busy = !ptc_controller_idle(ctl);
+	bool busy = !ptc_controller_idle(a->ctl);
 
 	n->asked = false;
 	n->rpc = NULL;
@@ -375,20 +424,17 @@ static void answered(struct ahead_call *c, int status, const struct ptc_error *e
 	} else if (status == 0) {
 		n->want = c->build ? WANT_NOTHING : WANT_BUILD;
 		n->tries = 0;
+		n->since_ns = 0;
 		if (!n->declared) {
 			n->declared = c->answer;
 			n->no_memory = c->answer && c->answer->no_memory;
 			c->answer = NULL;
 		}
 		tell(a);
-	} else if (passes(status) && (busy || ++n->tries < TRIES_MAX)) { /* a snapshot ended it, or the node is away */
-		n->retry_ns = ptc_sys_now_ns() + RETRY_NS;
+	} else if (passes(status) && !too_long(a, n) && (busy || ++n->tries < TRIES_MAX)) {
+		n->retry_ns = ptc_sys_now_ns() + RETRY_NS; /* a snapshot ended it, or the node is away */
 	} else {
-		char why[PTC_ERROR_MAX];
-
-		snprintf(why, sizeof why, "node %s: %.900s", ptc_cluster_node(ctl->all->cluster, n->node)->doc.name,
-			 err ? err->text : ptc_status_name(status));
-		ptc_ahead_stop(ctl, status, why);
+		failed(a, n, status, err);
 	}
 	if (c->answer)
 		ptc_pb_free(&c->answer->base);
@@ -443,6 +489,8 @@ static void ask(struct ptc_ahead *a, size_t at)
 	*c = (struct ahead_call){ .a = a, .at = at, .build = n->want == WANT_BUILD };
 	a->refs++;
 	n->asked = true;
+	if (!n->since_ns)
+		n->since_ns = ptc_sys_now_ns();
 	if (rc == 0)
 		rc = encode(a, false, a->stage == BUILDING, &data, &len, &err);
 	if (rc)

@@ -32,6 +32,18 @@ bool ptc_switch_summary_waits(const struct ptc_switch_summary *s, uint64_t *ret_
 	return s->end.ran && strcmp(s->end.kind, "resize") == 0;
 }
 
+int ptc_resized_put(const struct ptc_controller *ctl, json_t *job)
+{
+	json_t *row = ctl->resized ? json_object() : NULL;
+
+	if (!ctl->resized)
+		return 0;
+	if (row && ptc_switch_end_put(row, &ctl->resized->end) == 0)
+		return json_object_set_new(job, "last_resize", row);
+	json_decref(row);
+	return -1;
+}
+
 static void add_first_step(struct ptc_switch_pause *p, double ms)
 {
 	p->has_first_step = true;

@@ -276,6 +276,13 @@ int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, 
 	return rc;
 }
 
+void ptc_workers_look_again(struct ptc_workers *w)
+{
+	pthread_mutex_lock(&w->lock);
+	ptc_workers_changed_locked(w);
+	pthread_mutex_unlock(&w->lock);
+}
+
 void ptc_workers_report_again(struct ptc_workers *w, const struct ptc_group_key *key)
 {
 	struct group *g;

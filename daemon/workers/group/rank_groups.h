@@ -81,6 +81,8 @@ void ptc_workers_forget(struct ptc_workers *w, const char *uuid);
 void ptc_workers_jobs(struct ptc_workers *w, void (*fn)(void *arg, const char *uuid), void *arg);
 /* Reports the group's events again, because another group's events may have replaced them at the controller. */
 void ptc_workers_report_again(struct ptc_workers *w, const struct ptc_group_key *key);
+/* Has each call that waits here ask its `cancelled` now. Call it after the answer has changed, without locks. */
+void ptc_workers_look_again(struct ptc_workers *w);
 
 /* Looks for processes that any ptcd has started with this `dir` and that still run. *ret_pid: one of them, or 0. A
  * missing `dir` has none. */
