@@ -366,6 +366,23 @@ static void *spawn_slowly(void *arg)
 	return NULL;
 }
 
+static void rank_says(const struct rank *r)
+{
+	printf("generation %llu step %llu\n", (unsigned long long)r->gen.generation,
+	       (unsigned long long)r->gen.start_step);
+	fflush(stdout);
+}
+
+static bool rank_survives(const char *how)
+{
+	static const char *const those[] = { "survives", "leaves", "meets", "twice", "left", "spawns", "clips" };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(those); i++)
+		if (strcmp(how, those[i]) == 0)
+			return true;
+	return false;
+}
+
 static int rank_main(int argc, char **argv)
 {
 	const char *how = argc > 2 ? argv[2] : "";
@@ -419,12 +436,8 @@ static int rank_main(int argc, char **argv)
 		rank_check(rc >= 0, r.c, "restore");
 		rank_check(ptc_start_step(r.c, &r.gen.start_step) == 0, r.c, "start step");
 		rank_restored(&r, rc == 1);
-		printf("generation %llu step %llu\n", (unsigned long long)r.gen.generation,
-		       (unsigned long long)r.gen.start_step);
-		fflush(stdout);
-		if (strcmp(how, "survives") == 0 || strcmp(how, "leaves") == 0 || strcmp(how, "meets") == 0 ||
-		    strcmp(how, "twice") == 0 || strcmp(how, "left") == 0 || strcmp(how, "spawns") == 0 ||
-		    strcmp(how, "clips") == 0)
+		rank_says(&r);
+		if (rank_survives(how))
 			rank_check(ptc_survive(r.c, 1) == 0, r.c, "survive");
 		if (strcmp(how, "later") == 0)
 			rank_check(ptc_on_stop(r.c, rank_later, &r) == 0, r.c, "on_stop");
