@@ -85,6 +85,9 @@ int ptc_rpc_stream_recv(struct ptc_rpc_stream *s, struct ptc_rpc_message **ret_m
 bool ptc_rpc_stream_ready(struct ptc_rpc_stream *s);
 /* Makes recv give up (PTC_ECANCELED) soon after `call` is cancelled. On the thread of `call`. */
 void ptc_rpc_stream_follow(struct ptc_rpc_stream *s, const struct ptc_rpc_call *call);
+/* Makes recv give up (PTC_ETIMEOUT) when no message has come for so long. Also where the connection lives, a peer's
+ * message may never come: without TLS a bit that changed on the way can make it one of another stream. */
+void ptc_rpc_stream_patience(struct ptc_rpc_stream *s, int ms);
 /* Waits for the peer's status. Messages that were not received yet are dropped. If the stream has no end, cancel it
  * first. */
 int ptc_rpc_stream_finish(struct ptc_rpc_stream *s, struct ptc_error *err);

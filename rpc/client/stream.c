@@ -40,6 +40,8 @@ struct ptc_rpc_stream {
 	bool receiving;                     /* it was started, and not taken yet */
 	bool ended;                         /* recv brought the end */
 	const struct ptc_rpc_call *follows; /* NULL: nobody */
+	int patience_ms;                    /* 0: no end */
+	bool silent;                        /* the peer was so for longer: the call was cancelled */
 	unsigned listed;                    /* the list of revoked certificates, as looked at last */
 	bool revoked;                       /* the peer's is on it: the call was cancelled */
 };
@@ -108,6 +110,9 @@ static int status_of(struct ptc_rpc_stream *s, struct ptc_error *err)
 	ptc_rpc_slot_wait(s->cq, &s->status);
 	if (s->revoked)
 		return ptc_rpc_channel_disowned(s->ch, err);
+	if (s->silent)
+		return ptc_error_set(err, PTC_ETIMEOUT, "peer %s has said nothing for %d s", s->ch->target,
+				     s->patience_ms / 1000);
 	return ptc_rpc_status_from_core(s->out.code, &s->out.trailing, s->out.details, s->ch->target, err);
 }
 
@@ -215,12 +220,21 @@ void ptc_rpc_stream_follow(struct ptc_rpc_stream *s, const struct ptc_rpc_call *
 	s->follows = call;
 }
 
-/* For the message, or the end of whoever it is for. */
+void ptc_rpc_stream_patience(struct ptc_rpc_stream *s, int ms)
+{
+	s->patience_ms = ms;
+}
+
+/* For the message, the end of whoever it is for, or of our patience. */
 static bool recv_wait(struct ptc_rpc_stream *s)
 {
-	while (s->follows && s->recv.pending) {
+	const int64_t until = s->patience_ms ? ptc_sys_now_ns() + s->patience_ms * INT64_C(1000000) : INT64_MAX;
+
+	while ((s->follows || s->patience_ms) && s->recv.pending) {
 		ptc_rpc_cq_poll(s->cq, FOLLOW_POLL_MS);
-		if (s->recv.pending && (disowned(s) || ptc_rpc_call_cancelled(s->follows))) {
+		s->silent = s->recv.pending && ptc_sys_now_ns() >= until;
+		if (s->recv.pending &&
+		    (s->silent || disowned(s) || (s->follows && ptc_rpc_call_cancelled(s->follows)))) {
 			ptc_rpc_stream_cancel(s);
 			break;
 		}
