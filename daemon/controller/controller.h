@@ -156,8 +156,8 @@ int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct pt
 
 /* ---- loss/: what lost nodes held ---------------------------------------------- */
 
-/* Whether each of v's nodes is up and has its table. It asks all at once, and blocks for a second at most, if one of them
- * does not answer: so not on the loop or the pool for computation. Call ptc_view_locate on v first. */
+/* Whether each of v's nodes is up and has its table. It asks all at once, and blocks for a second at most, if one of
+ * them does not answer: so not on the loop or the pool for computation. Call ptc_view_locate on v first. */
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has);
 /* Tensors of a committed generation that no live node has whole any more, and nodes that do not have their part. Nodes
  * are named by the view, from which the names are borrowed. Freed with ptc_lost_report_done; one of zeros is fine. */
