@@ -580,6 +580,40 @@ class Archive(harness.Case):
             wait_for(lambda: not self.writers(c), 60 * PATIENCE, "the end of the processes that hung", 0.1)
             mount.stop()
 
+    @unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
+    def test_kills_do_not_end_it(self):
+        """Writers that hang in the kernel even when they are killed (a fault point stands in for that): their jobs can be deleted, other
+        jobs' switches are committed, and a place for a writer is free when one has ended, not before."""
+        def points(rules):
+            harness.replace_file(self.path("fault"), rules)
+        points("")
+        env = {"n0": {"PTC_FAULT_FILE": self.path("fault"), "PTC_FAULT_LIST": self.path("points")}}
+        with self.cluster(nodes=1, devices=4, env=env) as c:
+            mount = Mount(self, c)
+            hung = [self.kept(c, {"dir": mount.path("archive")}, f"hung-{i}") for i in range(AT_ONCE)]
+            for job in hung:
+                job.create()
+            mount.process.send_signal(signal.SIGSTOP)
+            for job in hung:
+                c.ptcctl(*job.import_args("tp=2"))
+            wait_for(lambda: len(self.writers(c)) == AT_ONCE, 60 * PATIENCE, "rounds that hang")
+            points("child.killed@*=hold")
+            for job in hung:
+                job.delete(timeout_s=60 * PATIENCE)
+            with open(self.path("points")) as f:
+                wait_for(lambda: "child.killed" in f.read().split(), 60 * PATIENCE, "a killed writer", 0.1)
+            other = self.kept(c, {}, "other")
+            other.imported("tp=1")
+            other.resize("tp=2")
+            wait_for(lambda: not self.writers(c), 60 * PATIENCE, "the end of the writers, of which ptcd does not hear", 0.1)
+            other.resize("tp=1")
+            other.check_whole(self)
+            self.assertNotIn("archive", other.status(), "it has no place yet")
+            points("")
+            self.wait_archived(c, other)
+            mount.process.send_signal(signal.SIGCONT)
+            mount.stop()
+
     @harness.skip_unless_root
     def test_owner(self):
         """The job's owner writes, not ptcd: into his directory, as his files; what he may not write fails, and the job goes on."""

@@ -87,6 +87,30 @@ class Beside(Held):
             held.check_whole(self)
             other.check_whole(self)
 
+    def test_plans_for_status_delay_no_commit(self):
+        """What the loss of a node would cost is computed for status, and stands still there, for more jobs than there are threads of
+        either kind: jobs are imported and resized meanwhile."""
+        with self.armed_cluster() as c:
+            other = self.job(c, "other", 2)
+            other.imported(A)
+            self.arm("loss.facts@*=hold")
+            try:
+                asked = [self.job(c, f"asked-{i}", 1) for i in range(6)]
+                for job in asked:
+                    job.imported(A)
+                    self.assertEqual("not known yet: it is being found out", self.loss(job)["why"])
+                wait_for(lambda: self.reached("loss.facts"), 60 * PATIENCE, "facts that are computed")
+                for to in (B, A):
+                    other.resize(to)
+            finally:
+                self.arm()
+            for job in asked:
+                wait_for(lambda job=job: "not known" not in self.loss(job)["why"], 60 * PATIENCE, "the facts")
+            other.check_whole(self)
+
+    def loss(self, job):
+        return job.status()["node_loss"]
+
     def test_the_lease_waits_for_no_job(self):
         """While a job's commit and its digests stand still the daemon's key is deleted: it is written again."""
         with self.armed_cluster() as c, concurrent.futures.ThreadPoolExecutor(1) as pool:

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/fault.h"
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
 
@@ -192,44 +193,81 @@ void ptc_child_close(struct ptc_child *c)
 	*c = PTC_CHILD_NONE;
 }
 
-void ptc_child_end(struct ptc_child *c, int term_ms)
+static void end(const struct ptc_child *c, int term_ms)
 {
 	ptc_child_signal(c, SIGTERM);
-	if (!ptc_child_wait(c, term_ms, NULL)) {
-		ptc_child_signal(c, SIGKILL);
-		ptc_child_wait(c, -1, NULL);
-	}
+	if (ptc_child_wait(c, term_ms, NULL))
+		return;
+	ptc_child_signal(c, SIGKILL);
+	(void)ptc_fault("child.killed"); /* while a test holds it here, it is a child that hangs in the kernel */
+	ptc_child_wait(c, -1, NULL);
+}
+
+void ptc_child_end(struct ptc_child *c, int term_ms)
+{
+	end(c, term_ms);
 	ptc_child_close(c);
 }
+
+/* ---- ends that nobody waits for ---- */
+
+struct left {
+	struct ptc_child child;
+	int term_ms; /* < 0: it was killed already */
+	void (*ended)(void *arg);
+	void *arg;
+};
 
 static atomic_int nleft;
 
 static void *reap_main(void *arg)
 {
-	struct ptc_child *c = arg;
+	struct left *l = arg;
 
-	ptc_child_wait(c, -1, NULL);
-	ptc_child_close(c);
-	ptc_free(c);
+	if (l->term_ms < 0)
+		ptc_child_wait(&l->child, -1, NULL);
+	else
+		end(&l->child, l->term_ms);
+	ptc_child_close(&l->child);
+	if (l->ended)
+		l->ended(l->arg);
+	ptc_free(l);
 	atomic_fetch_sub(&nleft, 1);
 	return NULL;
 }
 
-void ptc_child_leave(struct ptc_child *c)
+/* False: too many are left already, or there is no memory, or no thread. */
+static bool leave(const struct left *what)
 {
-	struct ptc_child *left = atomic_fetch_add(&nleft, 1) < PTC_CHILD_LEFT_MAX ? ptc_malloc(sizeof *left) : NULL;
+	struct left *l = atomic_fetch_add(&nleft, 1) < PTC_CHILD_LEFT_MAX ? ptc_malloc(sizeof *l) : NULL;
 	pthread_t thread;
 
-	if (left)
-		*left = *c;
-	if (left && ptc_thread_start(&thread, "ptc-reap", reap_main, left, NULL) == 0) {
+	if (l)
+		*l = *what;
+	if (l && ptc_thread_start(&thread, "ptc-reap", reap_main, l, NULL) == 0) {
 		pthread_detach(thread);
-		*c = PTC_CHILD_NONE;
-		return;
+		return true;
 	}
-	ptc_free(left);
+	ptc_free(l);
 	atomic_fetch_sub(&nleft, 1);
-	ptc_child_close(c);
+	return false;
+}
+
+void ptc_child_leave(struct ptc_child *c)
+{
+	if (!leave(&(struct left){ .child = *c, .term_ms = -1 }))
+		ptc_child_close(c);
+	*c = PTC_CHILD_NONE;
+}
+
+void ptc_child_end_later(struct ptc_child *c, int term_ms, void (*ended)(void *arg), void *arg)
+{
+	if (!leave(&(struct left){ .child = *c, .term_ms = term_ms, .ended = ended, .arg = arg })) {
+		ptc_child_signal(c, SIGKILL);
+		ptc_child_close(c);
+		ended(arg);
+	}
+	*c = PTC_CHILD_NONE;
 }
 
 ssize_t ptc_child_read(int fd, int timeout_ms, char *text, size_t size)

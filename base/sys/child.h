@@ -51,12 +51,17 @@ bool ptc_child_ended(int pidfd, int timeout_ms);
 void ptc_child_signal(const struct ptc_child *c, int sig);
 /* Closes the pidfd, and sets *c to PTC_CHILD_NONE. Fine for PTC_CHILD_NONE, too. */
 void ptc_child_close(struct ptc_child *c);
-/* Sends SIGTERM, and SIGKILL after term_ms. Returns when the child has ended, and closes *c. */
+/* Sends SIGTERM, and SIGKILL after term_ms. Returns when the child has ended, and closes *c. A child that hangs in the
+ * kernel ends when the kernel lets it, so this is for threads that may wait for ever. */
 void ptc_child_end(struct ptc_child *c, int term_ms);
 /* For a child that was killed and hangs in the kernel: a thread reaps it once it has ended. Takes it over, and sets *c
  * to PTC_CHILD_NONE. Of more than PTC_CHILD_LEFT_MAX such children, the further ones are not reaped. */
 #define PTC_CHILD_LEFT_MAX 32
 void ptc_child_leave(struct ptc_child *c);
+/* Does what ptc_child_end does, but a thread waits, and calls ended(arg) when the child has ended. Takes the child
+ * over, and sets *c to PTC_CHILD_NONE. If PTC_CHILD_LEFT_MAX children are left already, the child is killed at once, is
+ * not reaped, and the caller's thread calls `ended`. */
+void ptc_child_end_later(struct ptc_child *c, int term_ms, void (*ended)(void *arg), void *arg);
 /* Reads a child's output from a pipe until its end, or until size - 1 bytes are there, and adds a NUL. Returns the
  * number of bytes; -1 with errno, which is ETIMEDOUT after timeout_ms. */
 ssize_t ptc_child_read(int fd, int timeout_ms, char *text, size_t size);

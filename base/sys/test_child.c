@@ -10,6 +10,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +136,26 @@ static void a_child_that_lasts_is_ended(void **state)
 	ptc_child_end(&c, LONG_MS);
 	assert_int_equal(start_sh("trap '' TERM; kill -STOP $$; while :; do sleep 1; done", &c), 0);
 	ptc_child_end(&c, 50); /* stopped: SIGTERM does nothing */
+	assert_true(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD);
+}
+
+static void note_end(void *arg)
+{
+	atomic_store((atomic_bool *)arg, true);
+}
+
+/* A thread ends it: its starter goes on at once. */
+static void an_end_is_left_to_a_thread(void **state)
+{
+	atomic_bool ended = false;
+	struct ptc_child c;
+
+	assert_int_equal(start_sh("trap '' TERM; kill -STOP $$; while :; do sleep 1; done", &c), 0);
+	ptc_child_end_later(&c, 50, note_end, &ended);
+	assert_int_equal(c.pid, 0);
+	assert_int_equal(c.pidfd, -1);
+	while (!atomic_load(&ended))
+		usleep(1000);
 	assert_true(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD);
 }
 
@@ -267,6 +288,7 @@ int main(void)
 		cmocka_unit_test(a_program_that_cannot_run_is_an_error),
 		cmocka_unit_test(an_end_is_told_once),
 		cmocka_unit_test(a_child_that_lasts_is_ended),
+		cmocka_unit_test(an_end_is_left_to_a_thread),
 		cmocka_unit_test(signals_are_as_asked),
 		cmocka_unit_test(session_folder_and_environment),
 		cmocka_unit_test(a_pid_file_finds_the_process),

@@ -5,6 +5,7 @@
 #include "daemon/agent/calls/operation.h"
 #include "daemon/agent/capture/capture.h"
 #include "daemon/agent/gateway/gateway.h"
+#include "daemon/agent/gateway/send_watch.h"
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/agent/healing/heal.h"
 #include "daemon/agent/memory/prefetch.h"
@@ -55,7 +56,10 @@ int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent,
 		return ptc_nomem(err);
 	agent->env = *env;
 	agent->node = ptc_strdup(env->node);
-	if (!agent->node) {
+	agent->sends = ptc_send_watch_new();
+	if (!agent->node || !agent->sends) {
+		ptc_send_watch_free(agent->sends);
+		ptc_free(agent->node);
 		ptc_free(agent);
 		return ptc_nomem(err);
 	}
@@ -99,6 +103,7 @@ struct ptc_agent *ptc_agent_free(struct ptc_agent *agent)
 	if (!agent)
 		return NULL;
 	ptc_reconcile_stop(agent);
+	agent->sends = ptc_send_watch_free(agent->sends);
 	ptc_agent_pins_done(agent);
 	ptc_cache_done(&agent->geometries);
 	while ((job = agent->shared.jobs)) {

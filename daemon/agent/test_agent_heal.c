@@ -590,7 +590,7 @@ static void *reader_main(void *arg)
 
 		pthread_rwlock_rdlock(&reading);
 		rc = ptc_agent_gather(r->w->nodes[r->gateway].agent, r->g, UUID, item, 0, size, to_buf, NULL, &got,
-				      &r->err);
+				      NULL, &r->err);
 		pthread_rwlock_unlock(&reading);
 		if (!rc && (got.len != size || (size && memcmp(got.data, r->w->bytes[item], size) != 0)))
 			ptc_error_set(&r->err, PTC_EDIGEST, "item %u has other bytes", item);

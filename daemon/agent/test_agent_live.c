@@ -707,7 +707,7 @@ static void check_gathered(struct live *l, struct gen *g)
 		for (int as_it_lies = 0; as_it_lies < 2; as_it_lies++) {
 			ptc_buf_reset(&b);
 			OK(ptc_agent_gather(l->w.nodes[0].agent, &geo, UUID, i, 0, n, to_buf,
-					    as_it_lies ? parts_to_buf : NULL, &b, &err));
+					    as_it_lies ? parts_to_buf : NULL, &b, NULL, &err));
 			assert_int_equal(b.len, n);
 			assert_memory_equal(b.data, t->truth, n);
 		}
@@ -730,7 +730,7 @@ static void check_exported(struct live *l, struct gen *g, uint32_t rank)
 		struct ptc_buf got = PTC_BUF_INIT, want = PTC_BUF_INIT;
 		const struct ptc_slot_tensor *t = NULL;
 		int rc = ptc_agent_gather_rank(l->w.nodes[0].agent, &geo, &info.pb,
-					       &(struct ptc_rank_range){ rank, i, 0, 0 }, to_buf, &got, &err);
+					       &(struct ptc_rank_range){ rank, i, 0, 0 }, to_buf, &got, NULL, &err);
 
 		for (size_t k = 0; k < p->view.ntensors; k++)
 			if (!strcmp(p->view.tensors[k].name, geo.spec->tensors[i].name))

@@ -776,7 +776,7 @@ static void import(struct world *w, struct gen *to, uint32_t gateway)
 	info_make(&info, w, NULL, to);
 	prepare_all(w, &info, to);
 	OK(ptc_agent_geometry(w->nodes[gateway].agent, &info.pb, &info.to, &g, &err));
-	OK(ptc_scatter_new(w->nodes[gateway].agent, &g, UUID, 77, &s, &err));
+	OK(ptc_scatter_new(w->nodes[gateway].agent, &g, UUID, 77, NULL, &s, &err));
 	for (uint32_t i = 0; i < NITEMS; i++)
 		for (int64_t at = 0, len; at < w->size[i]; at += len) {
 			len = 1 + (int64_t)rnd(1u << (1 + rnd(21)));
@@ -830,16 +830,16 @@ static void check_gather_many(struct world *w, const struct ptc_geometry *geo, u
 		if (len)
 			ptc_buf_append(&want, w->bytes[item] + from, len);
 	}
-	OK(ptc_agent_gather_many(agent, geo, UUID, ranges, n, PTC_READ_MANY_BYTES, to_buf, &got, &err));
+	OK(ptc_agent_gather_many(agent, geo, UUID, ranges, n, PTC_READ_MANY_BYTES, to_buf, &got, NULL, &err));
 	assert_int_equal(want.len, got.len);
 	if (want.len)
 		assert_memory_equal(want.data, got.data, want.len);
 	ranges[0] = (struct ptc_item_range){ NITEMS, 0, 1 };
-	assert_int_equal(PTC_EINVAL,
-			 ptc_agent_gather_many(agent, geo, UUID, ranges, 1, PTC_READ_MANY_BYTES, to_buf, &got, &err));
+	assert_int_equal(PTC_EINVAL, ptc_agent_gather_many(agent, geo, UUID, ranges, 1, PTC_READ_MANY_BYTES, to_buf,
+							   &got, NULL, &err));
 	ranges[0] = (struct ptc_item_range){ 0, (uint64_t)w->size[0], 1 };
-	assert_int_equal(PTC_EINVAL,
-			 ptc_agent_gather_many(agent, geo, UUID, ranges, 1, PTC_READ_MANY_BYTES, to_buf, &got, &err));
+	assert_int_equal(PTC_EINVAL, ptc_agent_gather_many(agent, geo, UUID, ranges, 1, PTC_READ_MANY_BYTES, to_buf,
+							   &got, NULL, &err));
 	ptc_buf_done(&got);
 	ptc_buf_done(&want);
 }
@@ -858,13 +858,13 @@ static void check_gather(struct world *w, struct gen *g, uint32_t gateway)
 		int64_t len = w->size[i] ? (int64_t)rnd((uint64_t)(w->size[i] - from)) : 0;
 
 		OK(ptc_agent_gather(w->nodes[gateway].agent, &geo, UUID, i, 0, (uint64_t)w->size[i], to_buf,
-				    rnd(2) ? parts_to_buf : NULL, &b, &err));
+				    rnd(2) ? parts_to_buf : NULL, &b, NULL, &err));
 		assert_int_equal(b.len, w->size[i]);
 		if (b.len)
 			assert_memory_equal(b.data, w->bytes[i], b.len);
 		ptc_buf_reset(&b);
 		OK(ptc_agent_gather(w->nodes[gateway].agent, &geo, UUID, i, (uint64_t)from, (uint64_t)len, to_buf,
-				    rnd(2) ? parts_to_buf : NULL, &b, &err));
+				    rnd(2) ? parts_to_buf : NULL, &b, NULL, &err));
 		assert_int_equal(b.len, len);
 		if (b.len)
 			assert_memory_equal(b.data, w->bytes[i] + from, b.len);
@@ -886,13 +886,14 @@ static void check_rank_range(struct world *w, uint32_t gateway, struct ptc_geome
 
 	range.length = want->len ? rnd(want->len - range.offset) : 0; /* 0: to the end */
 	len = range.length ? range.length : want->len - range.offset;
-	OK(ptc_agent_gather_rank(w->nodes[gateway].agent, geo, &info->pb, &range, to_buf, &got, &err));
+	OK(ptc_agent_gather_rank(w->nodes[gateway].agent, geo, &info->pb, &range, to_buf, &got, NULL, &err));
 	assert_int_equal(got.len, len);
 	if (len)
 		assert_memory_equal(got.data, want->data + range.offset, len);
 	range.offset = want->len;
 	range.length = 1;
-	assert_int_equal(ptc_agent_gather_rank(w->nodes[gateway].agent, geo, &info->pb, &range, to_buf, &got, &err),
+	assert_int_equal(ptc_agent_gather_rank(w->nodes[gateway].agent, geo, &info->pb, &range, to_buf, &got, NULL,
+					       &err),
 			 PTC_EINVAL);
 	ptc_buf_done(&got);
 }
@@ -910,7 +911,8 @@ static void check_ranks(struct world *w, struct gen *g, uint32_t gateway)
 			struct ptc_buf got = PTC_BUF_INIT, want = PTC_BUF_INIT;
 			int64_t n = oracle_rank(w, g, rank, i, &want);
 			int rc = ptc_agent_gather_rank(w->nodes[gateway].agent, &geo, &info.pb,
-						       &(struct ptc_rank_range){ rank, i, 0, 0 }, to_buf, &got, &err);
+						       &(struct ptc_rank_range){ rank, i, 0, 0 }, to_buf, &got, NULL,
+						       &err);
 
 			if (n < 0) {
 				assert_int_equal(rc, PTC_ENOTFOUND);

@@ -157,7 +157,7 @@ int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct pt
 
 /* ---- loss/: what lost nodes held ---------------------------------------------- */
 
-/* Whether each of v's nodes is up and has its table. Asks them: blocks. Call ptc_view_locate on v first. */
+/* Whether each of v's nodes is up and has its table. Call ptc_view_locate on v first. Asks: may block for a second. */
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has);
 /* Tensors of a committed generation that no live node has whole any more, and nodes that do not have their part. Nodes
  * are named by the view, from which the names are borrowed. Freed with ptc_lost_report_done; one of zeros is fine. */

@@ -63,7 +63,8 @@ struct ptc_plan_request {
 	int objective;    /* for the planner: enum ptc_objective */
 	bool or_same;     /* without config and gpus: as the job is, or the largest of its table that fits ... */
 	bool or_one;      /* ... or, if none fits, one rank */
-	bool at_rest;     /* no rank runs: nodes are asked whether they have the record's table */
+	bool at_rest;     /* no rank runs: nodes are asked whether they have the record's table ... */
+	const bool *has;  /* ... unless they were: the answers of ptc_lost_ask on the view; NULL: they were not */
 	bool runs;        /* a person wants ranks to run there: the job's min_gpus and max_gpus hold */
 	bool ranks;       /* ranks will run there: on devices only that no other job has */
 	bool packed;      /* an import: where a layout is known, a device may have the bytes of several ranks */

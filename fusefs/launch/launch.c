@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: the program beside ours (or where it is installed) is spawned. Once it has mounted, an empty line comes
  * over a pipe. Failure modes: there is no such program; a line that is not empty says why it cannot mount; the pipe
- * ends without a line. */
+ * ends without a line; it says nothing in time. Then it is told to end. If it does not at once, a thread reaps it once
+ * it has. */
 #include "fusefs/launch/launch.h"
 
 #include "base/cleanup.h"
@@ -20,6 +21,7 @@
 
 #define PATH_BYTES 4096
 #define ARGS_MAX   32
+#define ENDS_MS    1000 /* a process that says why it cannot mount has nothing left to do */
 
 static int argv_of(const char *const *args, bool ready, const char *argv[ARGS_MAX], struct ptc_error *err)
 {
@@ -86,10 +88,10 @@ int ptc_fuse_launch(const char *const *words, bool quiet, int timeout_ms, pid_t 
 		rc = await(fds[0], timeout_ms, err);
 		if (rc == PTC_ETIMEOUT)
 			ptc_child_signal(&c, SIGTERM);
-		if (rc)
-			ptc_child_wait(&c, rc == PTC_ETIMEOUT ? 0 : -1, NULL);
-		else
+		if (rc == 0)
 			*ret_pid = c.pid;
+		if (rc && !ptc_child_wait(&c, rc == PTC_ETIMEOUT ? 0 : ENDS_MS, NULL))
+			ptc_child_leave(&c);
 		ptc_child_close(&c);
 	}
 	close(fds[0]);

@@ -79,6 +79,7 @@ struct ptc_agent_env {
 	/* The ranks on this node; outlives the agent. NULL: no ranks run here, and calls about ranks are PTC_ESTATE. */
 	struct ptc_workers *workers;
 	uint32_t finish_wait_ms; /* the longest time that Finish waits for ranks before it answers; 0: 15 s */
+	uint32_t stall_ms;       /* another node fails that sends, or takes, nothing for so long; 0: 60 s */
 	/* Reports a failure to start or restore ranks after Finish has been answered. May be NULL. */
 	void (*event)(void *arg, const struct ptc_worker_event *event);
 	/* Gives a job's committed state. PTC_ENOTFOUND: there is none. Another code: it cannot be read. NULL: the agent

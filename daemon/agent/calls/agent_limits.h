@@ -13,7 +13,7 @@
 #define PTC_AGENT_REQUEST_BOXES  16384
 #define PTC_AGENT_DIGEST_THREADS 2
 #define PTC_AGENT_TICK_MS        200
-#define PTC_AGENT_STALL_MS       60000      /* a stream without a byte for this time has failed */
+#define PTC_AGENT_STALL_MS       60000      /* see ptc_agent_env.stall_ms */
 #define PTC_AGENT_GEOMETRIES     8          /* geometries' shapes (geometry_shape.h) kept between calls */
 #define PTC_AGENT_FILL_BOXES     (1u << 16) /* missing boxes kept from Prepare to Pull, of a job: 9 MiB of work */
 #define PTC_AGENT_REPLICAS_KEPT  (1u << 17) /* boxes of all nodes kept with a geometry's shape: 19 MiB of work */

@@ -18,6 +18,7 @@ struct ptc_kept_fill;    /* switch/kept_fill.c */
 struct ptc_near;         /* near/near.h */
 struct ptc_prefetch;     /* memory/prefetch.c */
 struct ptc_residents;    /* memory/resident.c */
+struct ptc_send_watch;   /* gateway/send_watch.h */
 struct ptc_pinned_table; /* tables/pinned_tables.c */
 
 /* A job during a call about it, or between its Prepare and its Finish. */
@@ -59,6 +60,7 @@ struct ptc_agent {
 	char *node;
 	struct ptc_near *near;                  /* NULL: no node is near */
 	struct ptc_pool send, recv, gate, push; /* see ticket.h */
+	struct ptc_send_watch *sends;           /* of imports */
 	struct {
 		pthread_mutex_t lock;
 		pthread_cond_t cond;
@@ -81,6 +83,11 @@ struct ptc_agent {
 	bool (*heal)(struct ptc_agent *agent, const char *uuid, struct ptc_heal_tries *tries);
 	void (*wake)(struct ptc_agent *agent); /* operations that wait for ranks ask whether they have to stop */
 };
+
+static inline int ptc_agent_stall_ms(const struct ptc_agent *agent)
+{
+	return agent->env.stall_ms ? (int)agent->env.stall_ms : PTC_AGENT_STALL_MS;
+}
 
 /* Call this after a read of a job's bytes gave `status`. True: damaged blocks of the job were healed, so read again.
  * The call may ask other nodes, so do not call it with a ticket (ticket.h). */

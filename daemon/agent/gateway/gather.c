@@ -9,7 +9,8 @@
  * everything that it has of them. If ranges fall into more pieces than the ticket covers, they are read in several
  * windows, and delivered together. Memory: one window and one scratch buffer, ticketed.
  *
- * Failure modes: those of a transfer, PTC_ECORRUPT where the bytes of the last replica are damaged; a range outside the
+ * Failure modes: those of a transfer; PTC_ECANCELED, if the caller goes while other nodes are asked, or while a ticket
+ * is waited for; PTC_ECORRUPT where the bytes of the last replica are damaged; a range outside the
  * item (PTC_EINVAL); the sink's own code. */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/store/store_table.h"
@@ -171,6 +172,11 @@ static int deliver(const struct gather *ga, uint64_t len, ptc_sink_fn sink, void
 
 /* ---- the whole ---- */
 
+bool ptc_caller_gone(void *caller)
+{
+	return caller && ptc_rpc_call_cancelled(caller);
+}
+
 int ptc_item_range_check(const struct ptc_geometry *g, const struct ptc_item_range *range, struct ptc_error *err)
 {
 	uint64_t bytes;
@@ -189,7 +195,7 @@ int ptc_item_range_check(const struct ptc_geometry *g, const struct ptc_item_ran
 
 /* most: bytes of all ranges. *ret_bytes: so many they are. */
 static int gather_init(struct gather *ga, struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid,
-		       uint64_t most, uint64_t *ret_bytes, struct ptc_error *err)
+		       uint64_t most, struct ptc_rpc_call *caller, uint64_t *ret_bytes, struct ptc_error *err)
 {
 	static const struct ptc_transfer_to window = { .plan = window_plan, .begin = part_begin, .local = part_local };
 	const size_t piece = sizeof(struct ptc_box) + sizeof(int64_t) + sizeof(struct ptc_part);
@@ -212,6 +218,7 @@ static int gather_init(struct gather *ga, struct ptc_agent *agent, const struct 
 	if (rc || !bytes)
 		return rc;
 	*t = (struct ptc_transfer){ .agent = agent, .g = g, .snapshot = g->snapshot, .says_damaged = true };
+	t->caller = caller;
 	t->to = &window;
 	t->arg = ga;
 	t->usable = ptc_malloc(g->nnodes);
@@ -227,7 +234,7 @@ static int gather_init(struct gather *ga, struct ptc_agent *agent, const struct 
 	ga->window = PTC_MIN(ga->window, bytes);
 	rc = ptc_staging_new(&agent->gate,
 			     (size_t)(ga->window + PTC_MIN(bytes, (uint64_t)GATHER_SCRATCH)) + ga->most_pieces * piece,
-			     NULL, NULL, &ga->memory, err);
+			     ptc_caller_gone, caller, &ga->memory, err);
 	if (rc)
 		return rc;
 	ga->data = ga->memory->data;
@@ -319,11 +326,11 @@ static int gather_here(const struct gather *ga, struct ptc_item_range *range, pt
 
 int ptc_agent_gather(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid, uint32_t item,
 		     uint64_t offset, uint64_t length, ptc_sink_fn sink, ptc_parts_fn take, void *arg,
-		     struct ptc_error *err)
+		     struct ptc_rpc_call *caller, struct ptc_error *err)
 {
 	struct ptc_item_range now = { item, offset, length };
 	struct gather ga = { .ranges = &now, .nranges = 1 };
-	int rc = gather_init(&ga, agent, g, uuid, length, &length, err);
+	int rc = gather_init(&ga, agent, g, uuid, length, caller, &length, err);
 
 	now.length = length;
 	if (!rc && length && take && ga.table)
@@ -374,11 +381,11 @@ static int gather_groups(struct gather *ga, const struct ptc_item_range *end, st
 
 int ptc_agent_gather_many(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid,
 			  const struct ptc_item_range *ranges, size_t n, uint64_t most, ptc_sink_fn sink, void *arg,
-			  struct ptc_error *err)
+			  struct ptc_rpc_call *caller, struct ptc_error *err)
 {
 	struct gather ga = { .ranges = ranges, .nranges = n, .most_pieces = most_pieces(n) };
 	uint64_t bytes;
-	int rc = gather_init(&ga, agent, g, uuid, most, &bytes, err);
+	int rc = gather_init(&ga, agent, g, uuid, most, caller, &bytes, err);
 
 	if (!rc && ga.window < bytes)
 		rc = ptc_error_set(err, PTC_ELIMIT, "this node has no memory for %llu bytes at once; ask for fewer",

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's local tensor, for a client.
  *
- * Happy path: the tensor is read from the table of the rank's node, which may be this one. If that node is down, or
- * lacks its table, the rank's regions are read as ranges of their item from any node with a replica or copy (gather.c).
- * They are put where the rank would have them.
+ * Happy path: the tensor is read from the table of the rank's node, which may be this one. If that node is down, says
+ * nothing for env.stall_ms, or lacks its table, the rank's regions are read as ranges of their item from any node with
+ * a replica or copy (gather.c). They are put where the rank would have them.
  *
  * Failure modes: those of gather.c; the rank has no part of the item (PTC_ENOTFOUND). A read that fails after its first
  * byte is not tried elsewhere. */
@@ -32,7 +32,7 @@
 /* ---- from its node ---- */
 
 static int rank_local(struct ptc_agent *agent, const struct ptc_geometry *g, const struct ptc_rank_range *range,
-		      ptc_sink_fn sink, void *arg, struct ptc_error *err)
+		      ptc_sink_fn sink, void *arg, struct ptc_rpc_call *caller, struct ptc_error *err)
 {
 	uint64_t end;
 	struct ptc_staging *s = NULL;
@@ -42,7 +42,7 @@ static int rank_local(struct ptc_agent *agent, const struct ptc_geometry *g, con
 
 	if (rc)
 		return rc;
-	rc = ptc_staging_new(&agent->gate, PTC_BULK_MESSAGE_BYTES + PTC_RANK_SCRATCH, NULL, NULL, &s, err);
+	rc = ptc_staging_new(&agent->gate, PTC_BULK_MESSAGE_BYTES + PTC_RANK_SCRATCH, ptc_caller_gone, caller, &s, err);
 	for (uint64_t off = range->offset, len; !rc && off < end; off += len) {
 		len = PTC_MIN(end - off, (uint64_t)PTC_BULK_MESSAGE_BYTES);
 		do
@@ -119,7 +119,8 @@ static int count_sink(void *arg, const void *data, size_t len, struct ptc_error 
 }
 
 static int rank_from_node(struct ptc_agent *agent, const struct ptc_geometry *g, const struct Ptc__V1__SwitchInfo *info,
-			  const struct ptc_rank_range *range, uint64_t end, struct counted *to, struct ptc_error *err)
+			  const struct ptc_rank_range *range, uint64_t end, struct counted *to,
+			  struct ptc_rpc_call *caller, struct ptc_error *err)
 {
 	Ptc__V1__FetchRankRequest req = PTC__V1__FETCH_RANK_REQUEST__INIT;
 	Ptc__V1__SwitchInfo plain = *info;
@@ -130,14 +131,14 @@ static int rank_from_node(struct ptc_agent *agent, const struct ptc_geometry *g,
 	int rc;
 
 	if (strcmp(g->nodes[node], agent->node) == 0)
-		return rank_local(agent, g, range, count_sink, to, err);
+		return rank_local(agent, g, range, count_sink, to, caller, err);
 	req.version = PTC_WIRE_VERSION;
 	req.info = &plain;
 	req.rank = range->rank;
 	req.item = range->item;
 	req.offset = range->offset;
 	req.length = range->length;
-	rc = ptc_peer_open(agent, g, node, 0, "/ptc.v1.Peer/FetchRank", &stream, err);
+	rc = ptc_peer_open(agent, g, node, "/ptc.v1.Peer/FetchRank", caller, &stream, err);
 	if (rc == 0)
 		rc = ptc_peer_ask(stream, &req.base, err);
 	if (rc == 0)
@@ -154,6 +155,7 @@ struct elsewhere {
 	struct ptc_item_range *ranges; /* PTC_READ_MANY_RANGES */
 	size_t n;
 	uint8_t *to;
+	struct ptc_rpc_call *caller;
 };
 
 static int take(void *arg, const void *data, size_t len, struct ptc_error *err)
@@ -171,7 +173,8 @@ static int read_ranges(struct elsewhere *e, struct ptc_error *err)
 	size_t n = e->n;
 
 	e->n = 0;
-	return n ? ptc_agent_gather_many(e->agent, e->g, e->g->uuid, e->ranges, n, PTC_READ_MANY_BYTES, take, e, err)
+	return n ? ptc_agent_gather_many(e->agent, e->g, e->g->uuid, e->ranges, n, PTC_READ_MANY_BYTES, take, e,
+					 e->caller, err)
 		 : 0;
 }
 
@@ -209,11 +212,12 @@ static int read_box(void *arg, uint32_t item, const struct ptc_box *box, void *d
 }
 
 static int rank_from_others(struct ptc_agent *agent, struct ptc_rank_tensor *t, const struct ptc_rank_range *range,
-			    uint64_t end, ptc_sink_fn sink, void *arg, struct ptc_error *err)
+			    uint64_t end, ptc_sink_fn sink, void *arg, struct ptc_rpc_call *caller,
+			    struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_item_range *ranges = ptc_calloc(PTC_READ_MANY_RANGES, sizeof *ranges);
 	ptc_auto_free uint8_t *window = ptc_malloc(2 * (size_t)ELSEWHERE_BYTES);
-	struct elsewhere e = { .agent = agent, .g = t->g, .ranges = ranges };
+	struct elsewhere e = { .agent = agent, .g = t->g, .ranges = ranges, .caller = caller };
 	int rc = 0;
 
 	if (!ranges || !window)
@@ -231,7 +235,8 @@ static int rank_from_others(struct ptc_agent *agent, struct ptc_rank_tensor *t, 
 }
 
 int ptc_agent_gather_rank(struct ptc_agent *agent, const struct ptc_geometry *g, const struct Ptc__V1__SwitchInfo *info,
-			  const struct ptc_rank_range *range, ptc_sink_fn sink, void *arg, struct ptc_error *err)
+			  const struct ptc_rank_range *range, ptc_sink_fn sink, void *arg, struct ptc_rpc_call *caller,
+			  struct ptc_error *err)
 {
 	struct counted to = { sink, arg, false };
 	struct ptc_error why = PTC_ERROR_INIT;
@@ -245,9 +250,9 @@ int ptc_agent_gather_rank(struct ptc_agent *agent, const struct ptc_geometry *g,
 	if (rc)
 		return rc;
 	node = g->nodes[g->allocation.ranks[range->rank].node];
-	rc = rank_from_node(agent, g, info, range, end, &to, &why);
-	if (!to.some && (rc == PTC_EPEER || rc == PTC_ENOTFOUND || rc == PTC_ELOST))
-		return rank_from_others(agent, &t, range, end, sink, arg, err);
+	rc = rank_from_node(agent, g, info, range, end, &to, caller, &why);
+	if (!to.some && (rc == PTC_EPEER || rc == PTC_ETIMEOUT || rc == PTC_ENOTFOUND || rc == PTC_ELOST))
+		return rank_from_others(agent, &t, range, end, sink, arg, caller, err);
 	if (rc == 0)
 		return 0;
 	ptc_error_set(err, rc, "%s", why.text);

@@ -2,10 +2,12 @@
 /* Scatter: a gateway sends ranges of items to every node that needs part of them. Happy path: a range is cut into
  * boxes, and each box into the parts that nodes need. The parts of a node go out over one Put stream; this node's parts
  * go straight to the store. Failure modes: a range outside the item (PTC_EINVAL), a node that is gone or refuses (its
- * code, named); after any of them, call nothing but free; the caller aborts the import. */
+ * code, named), or that takes nothing, or does not acknowledge, for env.stall_ms (PTC_ETIMEOUT, named), a caller that
+ * is gone (PTC_ECANCELED); after any of them, call nothing but free; the caller aborts the import. */
 #include "daemon/agent/calls/operation.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/gateway/gateway.h"
+#include "daemon/agent/gateway/send_watch.h"
 #include "daemon/agent/transfer/transfer.h"
 
 #include "base/alloc.h"
@@ -23,6 +25,7 @@ struct target {
 struct ptc_scatter {
 	struct ptc_agent *agent;
 	const struct ptc_geometry *to;
+	struct ptc_rpc_call *caller;
 	uint64_t import_id;
 	char uuid[37];
 	struct target *targets;      /* per node */
@@ -31,7 +34,7 @@ struct ptc_scatter {
 };
 
 int ptc_scatter_new(struct ptc_agent *agent, const struct ptc_geometry *to, const char *uuid, uint64_t import_id,
-		    struct ptc_scatter **ret_scatter, struct ptc_error *err)
+		    struct ptc_rpc_call *caller, struct ptc_scatter **ret_scatter, struct ptc_error *err)
 {
 	struct ptc_scatter *s;
 
@@ -42,6 +45,7 @@ int ptc_scatter_new(struct ptc_agent *agent, const struct ptc_geometry *to, cons
 		return ptc_nomem(err);
 	s->agent = agent;
 	s->to = to;
+	s->caller = caller;
 	s->import_id = import_id;
 	snprintf(s->uuid, sizeof s->uuid, "%s", uuid);
 	s->targets = ptc_calloc(to->nnodes, sizeof *s->targets);
@@ -111,20 +115,20 @@ static int part_give(struct ptc_scatter *s, uint32_t node, uint32_t item, const 
 		return rc ? rc : ptc_put_target_write(&s->local, item, box, data, err);
 	}
 	parts[0].len = chunk_head(s, item, box, len, head);
-	rc = ptc_pool_take(&s->agent->push, len, NULL, NULL, &ticket, err);
+	rc = ptc_pool_take(&s->agent->push, len, ptc_caller_gone, s->caller, &ticket, err);
 	if (rc)
 		return rc;
 	if (!to->stream) /* the node expects its first message soon */
-		rc = ptc_peer_open(s->agent, s->to, node, 0, "/ptc.v1.Peer/Put", &to->stream, err);
+		rc = ptc_peer_open(s->agent, s->to, node, "/ptc.v1.Peer/Put", s->caller, &to->stream, err);
 	if (!to->stream) {
 		ptc_pool_give(&s->agent->push, ticket);
 		return rc;
 	}
-	rc = ptc_rpc_stream_send(to->stream, parts, 2, err);
+	rc = ptc_send_watched(s->agent->sends, to->stream, parts, s->caller, ptc_agent_stall_ms(s->agent), err);
 	ptc_pool_give(&s->agent->push, ticket);
 	to->bytes += rc ? 0 : len;
 	/* The node closed the stream: what it says is worth more than that it did. */
-	if (rc && rc != PTC_ECANCELED && ptc_rpc_stream_finish(to->stream, &why))
+	if (rc && rc != PTC_ECANCELED && rc != PTC_ETIMEOUT && ptc_rpc_stream_finish(to->stream, &why))
 		return ptc_error_set(err, why.code, "%s", why.text);
 	return rc;
 }
@@ -148,7 +152,8 @@ static int cut_give(struct ptc_scatter *s, uint32_t node, const struct ptc_store
 			continue;
 		}
 		if (!*scratch)
-			rc = ptc_staging_new(&s->agent->gate, PTC_BULK_MESSAGE_BYTES, NULL, NULL, scratch, err);
+			rc = ptc_staging_new(&s->agent->gate, PTC_BULK_MESSAGE_BYTES, ptc_caller_gone, s->caller,
+					     scratch, err);
 		if (rc)
 			break;
 		ptc_box_copy((*scratch)->data, piece, data, &box->box, piece);

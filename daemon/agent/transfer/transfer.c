@@ -7,7 +7,7 @@
  * under way, while the owner's thread watches; ptc_transfer_open and _drain do it on the owner's thread alone.
  *
  * Failure modes: a source that fails, that sends fewer, more or malformed bytes (never past the memory asked for), or
- * from which no byte comes for PTC_AGENT_STALL_MS, is left out, and all is planned again over the others; when none is
+ * from which no message comes for env.stall_ms, is left out, and all is planned again over the others; when none is
  * left, PTC_EPEER naming the tensor, the node and why. With wait_ms, the source is asked again instead, and PTC_EPEER
  * names it when the time is over. Our own store or memory failing ends the transfer with its code. If the owner has to
  * stop, every stream is cancelled: PTC_ECANCELED; complete parts stay. */
@@ -50,9 +50,8 @@ struct ptc_request {
 	const struct ptc_part *parts;
 	size_t n;
 	struct ptc_rpc_stream *stream;
-	_Atomic int64_t last_ns; /* when bytes came last */
-	bool watched, stalled;   /* under the lock: the watching thread may cancel the stream; it has */
-	bool local, lied;        /* how it failed: by ourselves, not by the source; the source broke the protocol */
+	bool watched;     /* under the lock: the watching thread may cancel the stream */
+	bool local, lied; /* how it failed: by ourselves, not by the source; the source broke the protocol */
 	/* of a near source; file NULL: it is none */
 	struct ptc_near_file *file;
 	struct ptc_near_list *list; /* of the message that is being read */
@@ -166,13 +165,21 @@ static int peer_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint
 	struct ptc_rpc_channel *channel;
 	int rc = agent->env.channel(agent->env.arg, g->nodes[node], g->addresses[node], true, lane, &channel, err);
 
-	return rc ? rc : ptc_rpc_stream_open(channel, method, timeout_ms, NULL, 0, ret_stream, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_open(channel, method, timeout_ms, NULL, 0, ret_stream, err);
+	if (rc == 0)
+		ptc_rpc_stream_patience(*ret_stream, ptc_agent_stall_ms(agent));
+	return rc;
 }
 
-int ptc_peer_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_t node, unsigned lane,
-		  const char *method, struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
+int ptc_peer_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_t node, const char *method,
+		  const struct ptc_rpc_call *caller, struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
 {
-	return peer_open(agent, g, node, lane, method, 0, ret_stream, err);
+	int rc = peer_open(agent, g, node, 0, method, 0, ret_stream, err);
+
+	if (!rc && caller)
+		ptc_rpc_stream_follow(*ret_stream, caller);
+	return rc;
 }
 
 static int peer_send(struct ptc_rpc_stream *stream, const ProtobufCMessage *request, struct ptc_error *err)
@@ -262,8 +269,9 @@ static int request_open(struct ptc_request *q, struct ptc_error *err)
 		near.ino = q->file->ino;
 		msg.near = &near;
 	}
-	atomic_store(&q->last_ns, ptc_sys_now_ns());
 	rc = peer_open(t->agent, t->g, q->node, q->lane, "/ptc.v1.Peer/Fetch", t->timeout_ms, &q->stream, err);
+	if (!rc && t->caller)
+		ptc_rpc_stream_follow(q->stream, t->caller);
 	if (rc || q->file) /* which is half-closed once all has been read */
 		return rc ? rc : peer_send(q->stream, &msg.base, err);
 	return ptc_peer_ask(q->stream, &msg.base, err);
@@ -508,7 +516,6 @@ static int request_drain(struct ptc_request *q, struct ptc_error *err)
 			rc = ptc_rpc_stream_half_close(q->stream, err);
 		if (rc)
 			return rc;
-		atomic_store(&q->last_ns, ptc_sys_now_ns());
 		atomic_fetch_add(&q->t->wire_bytes, (int64_t)bytes);
 		if (q->t->alone && !q->file_taken) /* memory is no link */
 			atomic_fetch_add(&q->t->alone[q->node].all_bytes, (int64_t)bytes);
@@ -640,6 +647,8 @@ int ptc_transfer_drain(struct ptc_transfer *t, struct ptc_error *err)
 		}
 		if (!rc)
 			return 0;
+		if (t->caller && ptc_rpc_call_cancelled(t->caller))
+			return ptc_error_set(err, PTC_ECANCELED, "whoever asked for the bytes is gone");
 		rc = source_failed(t, failed, node, rc, local, &why, err);
 		if (rc == 0)
 			rc = ptc_transfer_open(t, err);
@@ -723,7 +732,6 @@ static void request_watch(struct ptc_request *q, bool watch)
 {
 	pthread_mutex_lock(&q->t->shared.lock);
 	q->watched = watch;
-	q->stalled = q->stalled && !watch;
 	pthread_mutex_unlock(&q->t->shared.lock);
 }
 
@@ -779,8 +787,6 @@ static void *request_thread(void *arg)
 		pthread_mutex_lock(&t->shared.lock);
 		t->sources[q->node].lanes &= ~(1u << q->lane);
 		count_alone_locked(t);
-		if (rc && q->stalled)
-			ptc_error_set(&why, PTC_EPEER, "no byte has come for a minute");
 		if (rc && !transfer_stopped(t)) {
 			t->lied = t->lied || q->lied;
 			t->sources[q->node].failed = true;
@@ -802,7 +808,7 @@ static bool transfer_poll(struct ptc_transfer *t)
 	return transfer_stopped(t);
 }
 
-/* Until every thread has gone: cancels streams that stand still, and every stream when the transfer is to end. */
+/* Until every thread has gone: cancels every stream when the transfer is to end. */
 static void transfer_watch(struct ptc_transfer *t, unsigned n)
 {
 	unsigned tick = 0;
@@ -810,20 +816,12 @@ static void transfer_watch(struct ptc_transfer *t, unsigned n)
 	pthread_mutex_lock(&t->shared.lock);
 	while (t->shared.running) {
 		bool stop;
-		int64_t now;
 
 		ptc_cond_wait_ms(&t->shared.cond, &t->shared.lock, PTC_AGENT_TICK_MS / 4);
 		stop = transfer_poll(t);
-		now = ptc_sys_now_ns();
-		for (unsigned i = 0; i < n; i++) {
-			struct ptc_request *q = &t->requests[i];
-			bool stalled = now - atomic_load(&q->last_ns) > (int64_t)PTC_AGENT_STALL_MS * 1000000;
-
-			if (!q->watched || (!stop && !stalled))
-				continue;
-			q->stalled = stalled && !stop;
-			ptc_rpc_stream_cancel(q->stream);
-		}
+		for (unsigned i = 0; stop && i < n; i++)
+			if (t->requests[i].watched)
+				ptc_rpc_stream_cancel(t->requests[i].stream);
 		if (!t->shared.running || stop || tick++ % 4 != 3)
 			continue;
 		pthread_mutex_unlock(&t->shared.lock);

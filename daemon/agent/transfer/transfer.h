@@ -91,7 +91,10 @@ struct ptc_transfer {
 	size_t scratch_bytes;         /* see ptc_transfer_dst; 0: none */
 	int wait_ms;                  /* how long a failed source is asked again; 0: it is left out at once */
 	int timeout_ms;               /* of each whole request; 0: none */
-	bool says_damaged;            /* PTC_ECORRUPT, not PTC_EPEER, if the last source left out was damaged */
+	/* For ptc_transfer_drain: the call for whose caller the bytes are. When it is cancelled, the transfer ends with
+	 * PTC_ECANCELED. NULL: nothing cancels it. */
+	const struct ptc_rpc_call *caller;
+	bool says_damaged; /* PTC_ECORRUPT, not PTC_EPEER, if the last source left out was damaged */
 	const struct ptc_transfer_to *to;
 	void *arg; /* of the functions of `to` */
 	/* Called on the owner's thread, a few times a second during ptc_transfer_run. */
@@ -129,7 +132,8 @@ int ptc_transfer_cover(struct ptc_transfer *t, uint32_t item, size_t to, const s
 /* Runs the whole transfer on threads, several requests at a time. */
 int ptc_transfer_run(struct ptc_transfer *t, struct ptc_error *err);
 /* Run the transfer on the caller's thread alone, in two steps. Open sends all requests, so sources read while the
- * caller does something else. Drain receives everything. They call neither `stop` nor `tick`, and take no tickets. */
+ * caller does something else. Drain receives everything. They call neither `stop` nor `tick`, and take no tickets. They
+ * belong on the thread of `caller`. */
 int ptc_transfer_open(struct ptc_transfer *t, struct ptc_error *err);
 int ptc_transfer_drain(struct ptc_transfer *t, struct ptc_error *err);
 void ptc_transfer_done(struct ptc_transfer *t); /* cancels requests under way; accepts one of zeros */
@@ -141,9 +145,10 @@ struct ptc_transfer_source *ptc_transfer_choose(struct ptc_transfer_source *sour
 /* The memory of an unfilled extent, which holds the item's box. */
 int ptc_extent_spans(struct ptc_table *table, uint32_t extent, uint32_t item, const struct ptc_box *box,
 		     struct iovec *iov, int max, int *ret_n, struct ptc_error *err);
-/* Open a bulk stream to a node of g, and send the stream's one request. */
-int ptc_peer_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_t node, unsigned lane,
-		  const char *method, struct ptc_rpc_stream **ret_stream, struct ptc_error *err);
+/* Open a bulk stream to a node of g, and send the stream's one request. A receive ends with PTC_ETIMEOUT if the node
+ * says nothing for env.stall_ms, and with PTC_ECANCELED if `caller` (may be NULL) is cancelled. */
+int ptc_peer_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_t node, const char *method,
+		  const struct ptc_rpc_call *caller, struct ptc_rpc_stream **ret_stream, struct ptc_error *err);
 int ptc_peer_ask(struct ptc_rpc_stream *stream, const ProtobufCMessage *request, struct ptc_error *err);
 
 int ptc_agent_on_fetch(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);

@@ -374,7 +374,7 @@ static int find_import(struct import *im, const char *job, uint64_t id, struct p
 	im->have_geometry = true;
 	im->id = id;
 	snprintf(im->job, sizeof im->job, "%s", job);
-	return ptc_scatter_new(im->d->agent, &im->geometry, im->target.meta.uuid, id, &im->scatter, err);
+	return ptc_scatter_new(im->d->agent, &im->geometry, im->target.meta.uuid, id, im->call, &im->scatter, err);
 }
 
 static int part_write(struct import *im, const struct ptc_import_part *part, struct ptc_error *err)

@@ -86,7 +86,7 @@ static int write_all(struct ptc_daemon *d, const Ptc__V1__ReadIntoRequest *req, 
 	if (rc)
 		return rc;
 	rc = ptc_agent_gather_many(d->agent, &v->geometry, v->view.meta.uuid, ranges, req->n_items, PTC_FILL_BYTES,
-				   take, in, err);
+				   take, in, in->call, err);
 	ptc_fill_file_put(d->fill_files, in->file);
 	return rc;
 }

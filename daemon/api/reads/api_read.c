@@ -46,7 +46,7 @@ PTC_API_HANDLER(ptc_api_read)
 	rc = ptc_api_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
 		rc = ptc_agent_gather(d->agent, &v->geometry, v->view.meta.uuid, req->item, req->offset, req->length,
-				      send_span, send_parts, call, err);
+				      send_span, send_parts, call, call, err);
 		ptc_read_view_put(v);
 	}
 	ptc_pb_free(&req->base);
@@ -89,7 +89,7 @@ PTC_API_HANDLER(ptc_api_read_many)
 		rc = ptc_api_ranges(&PTC_ASKED_RANGES(req), &ranges, err);
 		if (rc == 0)
 			rc = ptc_agent_gather_many(d->agent, &v->geometry, v->view.meta.uuid, ranges, req->n_items,
-						   PTC_READ_MANY_BYTES, send_span, call, err);
+						   PTC_READ_MANY_BYTES, send_span, call, call, err);
 		ptc_read_view_put(v);
 	}
 	ptc_free(ranges);
@@ -135,7 +135,7 @@ PTC_API_HANDLER(ptc_api_read_rank)
 		rc = ptc_view_info(&v->view, &info, err);
 		if (rc == 0) {
 			rc = ptc_agent_gather_rank(d->agent, &v->geometry, info.pb, &range, send_rank_span, &reply,
-						   err);
+						   call, err);
 			ptc_info_done(&info);
 		}
 		ptc_read_view_put(v);

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -28,8 +29,8 @@
 struct ptc_archiver {
 	struct ptc_controller *ctl;
 	enum { REST, STARTING, RUNNING } phase;
-	struct ptc_archiver *next; /* among the busy ones */
-	bool none;                 /* the job has no archive */
+	struct place *place; /* of its process; NULL: it has none */
+	bool none;           /* the job has no archive */
 	struct ptc_archive_state state;
 	uint64_t generation, snapshot; /* archived last */
 	int64_t next_ns;               /* not before */
@@ -44,7 +45,29 @@ struct ptc_archiver {
 
 /* ---- whose turn it is ---- */
 
-static struct ptc_archiver *busy; /* [loop] those that have a process, or start one */
+/* Of a process that runs, is being started, or was told to end. It is kept until the process has ended: one that hangs
+ * in the kernel outlives its job, and counts. */
+struct place {
+	struct place *next;
+	uint32_t uid;
+	atomic_bool ended;
+};
+
+static struct place *places; /* [loop] */
+
+static void forget_ended(void)
+{
+	struct place *p, **at = &places;
+
+	while ((p = *at)) {
+		if (atomic_load(&p->ended)) {
+			*at = p->next;
+			ptc_free(p);
+		} else {
+			at = &p->next;
+		}
+	}
+}
 
 /* A directory that does not answer keeps its processes for ever, and one user may have many such. So a user who has no
  * process may start one, however many others have. */
@@ -52,27 +75,27 @@ static bool may_start(const struct ptc_archiver *a)
 {
 	size_t all = 0, own = 0;
 
-	for (const struct ptc_archiver *b = busy; b; b = b->next) {
+	forget_ended();
+	for (const struct place *p = places; p; p = p->next) {
 		all++;
-		own += b->ctl->meta.uid == a->ctl->meta.uid;
+		own += p->uid == a->ctl->meta.uid;
 	}
 	return all < AT_ONCE || !own;
 }
 
-static void be_busy(struct ptc_archiver *a)
+static void place_take(struct ptc_archiver *a)
 {
-	a->next = busy;
-	busy = a;
+	a->place = ptc_calloc(1, sizeof *a->place);
+	ptc_require(a->place);
+	a->place->uid = a->ctl->meta.uid;
+	a->place->next = places;
+	places = a->place;
 }
 
-static void be_free(struct ptc_archiver *a)
+/* Its process has ended. Any thread. */
+static void place_give(void *place)
 {
-	struct ptc_archiver **p = &busy;
-
-	while (*p != a)
-		p = &(*p)->next;
-	*p = a->next;
-	a->next = NULL;
+	atomic_store(&((struct place *)place)->ended, true);
 }
 
 /* ---- a process is started ---- */
@@ -179,8 +202,10 @@ static void started(void *arg)
 	ptc_free(a->state.dir);
 	a->state.dir = s->dir;
 	a->none = s->status == 0 && s->none;
-	if (s->status || a->none)
-		be_free(a);
+	if (s->status || a->none) {
+		place_give(a->place);
+		a->place = NULL;
+	}
 	if (s->status) {
 		fail(a, s->err.text);
 	} else if (a->none) {
@@ -210,51 +235,24 @@ static void start(struct ptc_archiver *a)
 	a->phase = STARTING;
 	a->round_generation = ctl->record.generation;
 	a->round_snapshot = ctl->record.snapshot;
-	be_busy(a);
+	place_take(a);
 	snprintf(lane, sizeof lane, "a/%s", ctl->uuid);
 	ptc_require(ptc_cluster_steps(ctl->all->cluster, lane, steps, started, s) == 0);
 }
 
 /* ---- a process ends ---- */
 
-struct ending {
-	struct ptc_child child;
-};
-
-static void end_work(void *arg, struct ptc_etcd *e)
-{
-	struct ending *n = arg;
-
-	(void)e;
-	ptc_child_end(&n->child, END_MS);
-}
-
-static void ended(void *arg)
-{
-	ptc_free(arg);
-}
-
+/* It may hang in the kernel, also when it was killed: neither the loop nor the pool for computation waits for it. */
 void ptc_archiver_stop(struct ptc_controller *ctl)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, end_work }, { 0 } };
 	struct ptc_archiver *a = ctl->archiver;
-	struct ending *n;
-	char lane[PTC_LANE_MAX];
 
 	if (!a || a->phase != RUNNING)
 		return;
 	ptc_close(&a->fd);
-	n = ptc_calloc(1, sizeof *n);
-	ptc_require(n);
-	n->child = a->child;
-	a->child = PTC_CHILD_NONE;
+	ptc_child_end_later(&a->child, END_MS, place_give, a->place);
+	a->place = NULL;
 	a->phase = REST;
-	be_free(a);
-	snprintf(lane, sizeof lane, "a/%s", ctl->uuid);
-	if (ptc_cluster_steps(ctl->all->cluster, lane, steps, ended, n) == 0)
-		return;
-	end_work(n, NULL); /* the daemon ends, and with it who would do that; or there is no memory for it */
-	ended(n);
 }
 
 static void hear(struct ptc_archiver *a)
@@ -275,7 +273,8 @@ static void finish(struct ptc_archiver *a, int status)
 	hear(a);
 	ptc_close(&a->fd);
 	ptc_child_close(&a->child);
-	be_free(a);
+	place_give(a->place);
+	a->place = NULL;
 	if (ptc_archive_said_decode(a->out, a->nout, &said, NULL) != 0) {
 		snprintf(text, sizeof text, "ptc-archive ended (wait status 0x%x) and said nothing", (unsigned)status);
 		fail(a, text);

@@ -10,7 +10,8 @@
  * not finished. If it is killed, the next process removes this.
  *
  * Once a node has a few such processes, it starts more only for users who have none. So if a user's directory does not
- * answer, only this user's jobs wait.
+ * answer, only this user's jobs wait. A process counts until it has ended: one that hangs in the kernel is left when
+ * its job goes, and nothing waits for it.
  *
  * Failure modes: the process fails (an event; it is tried again, later each time), cannot be started, or ends without a
  * word (the same). Threads: the loop, but for the task that starts the process. */

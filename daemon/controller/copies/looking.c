@@ -283,7 +283,8 @@ static int ask_nodes(struct look *k)
 	return rc;
 }
 
-static void look_work(void *arg, struct ptc_etcd *e)
+/* Waits for other nodes, and for documents. */
+static void look_ask(void *arg, struct ptc_etcd *e)
 {
 	struct look *k = arg;
 	struct ptc_copy_keeper_seen *s = &k->seen;
@@ -291,6 +292,14 @@ static void look_work(void *arg, struct ptc_etcd *e)
 	(void)e;
 	ptc_older_ask_bridge(k->ctl->all, &k->view.meta, &k->kept, s->unbridged);
 	s->status = ptc_fault("copies.look") ? ptc_error_set(&s->err, PTC_EIO, "a test wants no look") : ask_nodes(k);
+}
+
+static void look_work(void *arg, struct ptc_etcd *e)
+{
+	struct look *k = arg;
+	struct ptc_copy_keeper_seen *s = &k->seen;
+
+	(void)e;
 	if (s->status == 0)
 		s->status = ptc_copy_keeper_find(k->ctl->all, &k->view, &k->nodes, s->urgent ? &s->left : NULL,
 						 &s->config, &s->found, &s->err);
@@ -369,7 +378,9 @@ static void look_older(struct look *k)
 
 void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, look_work }, { 0 } };
+	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, look_ask },
+						      { PTC_TASK_COMPUTE, look_work },
+						      { 0 } };
 	struct ptc_controller *ctl = c->ctl;
 	struct look *k = ptc_calloc(1, sizeof *k);
 	char lane[PTC_LANE_MAX];

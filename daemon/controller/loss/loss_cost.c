@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: status asks; a task counts on how many nodes each region is, among the ranks and among those that have
- * the snapshot, and plans the job anew for the loss of each single node; the facts stay in the controller. Failure
- * modes: loss_cost.h. The task has copies of all it needs. */
+/* Happy path: status asks; a task reads documents and asks the bridge's nodes. A second task counts on how many nodes
+ * each region is, among the ranks and among those that have the snapshot, and plans the job anew for the loss of each
+ * single node; the facts stay in the controller. Failure modes: loss_cost.h.
+ *
+ * The tasks have copies of all that they need. The second one may take seconds, on the pool for computation. All jobs
+ * share one lane for it, so the pool has threads left for digests, and for the plans of recoveries. */
 #include "daemon/controller/loss/loss_cost.h"
 
 #include "daemon/controller/internal.h"
@@ -12,6 +15,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/sys/fault.h"
 #include "base/sys/sys.h"
 #include "reshard/copies/copies.h"
 
@@ -24,7 +28,10 @@ struct find {
 	struct ptc_controller *ctl;
 	struct ptc_view view, bridge;
 	struct ptc_older_doc older;
-	bool *has; /* by the view's nodes */
+	bool *has;        /* by the view's nodes */
+	bool *bridge_has; /* by the bridge's nodes; NULL: it does not matter, or they could not be asked */
+	const struct ptc_job_desc *desc; /* with its reference */
+	void *desc_ref;
 	struct ptc_loss_facts facts;
 	struct ptc_error err;
 	int rc;
@@ -132,27 +139,49 @@ static void locate_bridge(void *arg)
 }
 
 /* While the newest snapshot's copies are not complete, a job with copies goes back to the bridge. */
-static int look_at_bridge(struct find *f, const struct ptc_spec *spec)
+static int ask_bridge(struct find *f)
 {
 	struct ptc_controllers *all = f->ctl->all;
-	struct ptc_loss_alone alone = { 0 };
-	ptc_auto_free bool *has = NULL;
 	struct ptc_error err = PTC_ERROR_INIT;
 	const uint64_t snapshot = f->older.bridge.snapshot;
 
-	if (!f->facts.stored.node[0] || f->facts.copies < 2 || !snapshot ||
+	if (f->desc->copies.count < 2 || !snapshot ||
 	    ptc_view_older(all->docs.kept, &f->view.meta, &f->older, snapshot, &f->bridge, &err) != 0)
 		return 0;
 	f->rc = PTC_ECANCELED;
 	ptc_loop_call(all->loop, locate_bridge, f);
-	has = f->rc ? NULL : ptc_calloc(f->bridge.nnodes + 1, sizeof *has);
-	if (!has)
-		return f->rc ? f->rc : ptc_nomem(&f->err);
-	ptc_lost_ask(all, &f->bridge, has);
-	f->facts.has_bridge =
-		alone_of_view(all, &f->bridge, spec, has, NULL, &alone, &err) == 0 && alone.node[0] == '\0';
-	f->facts.bridge_step = f->older.bridge.step;
+	if (f->rc)
+		return f->rc;
+	f->bridge_has = ptc_calloc(f->bridge.nnodes + 1, sizeof *f->bridge_has);
+	if (!f->bridge_has)
+		return ptc_nomem(&f->err);
+	ptc_lost_ask(all, &f->bridge, f->bridge_has);
 	return 0;
+}
+
+/* It waits, for etcd and for other nodes. */
+static void ask_work(void *arg, struct ptc_etcd *etcd)
+{
+	struct find *f = arg;
+
+	(void)etcd;
+	f->rc = ptc_specs_get(f->ctl->all->docs.specs, f->view.meta.uuid, f->view.meta.spec_hash, &f->desc,
+			      &f->desc_ref, &f->err);
+	if (f->rc == 0)
+		f->rc = ask_bridge(f);
+}
+
+static void look_at_bridge(struct find *f)
+{
+	struct ptc_loss_alone alone = { 0 };
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (!f->facts.stored.node[0] || !f->bridge_has)
+		return;
+	f->facts.has_bridge =
+		alone_of_view(f->ctl->all, &f->bridge, &f->desc->spec, f->bridge_has, NULL, &alone, &err) == 0 &&
+		alone.node[0] == '\0';
+	f->facts.bridge_step = f->older.bridge.step;
 }
 
 /* Without each node of its ranks in turn. */
@@ -175,26 +204,24 @@ static void find_work(void *arg, struct ptc_etcd *etcd)
 {
 	struct find *f = arg;
 	struct ptc_loss_facts *to = &f->facts;
-	const struct ptc_job_desc *desc = NULL;
-	void *ref = NULL;
-	int rc =
-		ptc_specs_get(f->ctl->all->docs.specs, f->view.meta.uuid, f->view.meta.spec_hash, &desc, &ref, &f->err);
+	const struct ptc_job_desc *desc = f->desc;
+	int rc = f->rc;
 
 	(void)etcd;
-	if (rc == 0) {
+	(void)ptc_fault("loss.facts");
+	if (desc) {
 		to->elastic = desc->elastic;
 		to->snapshot_every = desc->snapshot_every;
 		to->copies = desc->copies.count;
 		to->has_run = desc->has_run;
 		to->not_taken = rules_need(desc);
-		rc = alone_of_view(f->ctl->all, &f->view, &desc->spec, f->has, &to->ranks, &to->stored, &f->err);
 	}
 	if (rc == 0)
-		rc = look_at_bridge(f, &desc->spec);
+		rc = alone_of_view(f->ctl->all, &f->view, &desc->spec, f->has, &to->ranks, &to->stored, &f->err);
+	if (rc == 0)
+		look_at_bridge(f);
 	if (rc == 0 && desc->has_run && desc->elastic.on_failure == PTC_JOB_SHRINK)
 		plan_without(f, desc);
-	if (ref)
-		ptc_specs_release(ref);
 	to->known = rc == 0;
 	if (rc)
 		snprintf(to->why, sizeof to->why, "%.190s", f->err.text);
@@ -204,6 +231,9 @@ static void find_free(struct find *f)
 {
 	ptc_view_done(&f->view);
 	ptc_view_done(&f->bridge);
+	if (f->desc_ref)
+		ptc_specs_release(f->desc_ref);
+	ptc_free(f->bridge_has);
 	ptc_free(f->has);
 	if (f->ctl)
 		ptc_controller_unref(f->ctl);
@@ -219,6 +249,18 @@ static void find_done(void *arg)
 		*f->ctl->loss = f->facts;
 	ptc_cluster_changed(f->ctl->all->cluster); /* who waits looks again */
 	find_free(f);
+}
+
+/* The daemon may stop meanwhile: then nobody computes. */
+static void asked(void *arg)
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, find_work }, { 0 } };
+	struct find *f = arg;
+	int rc = ptc_cluster_steps(f->ctl->all->cluster, "loss-facts", steps, find_done, f);
+
+	ptc_require(rc == 0 || rc == PTC_ECANCELED);
+	if (rc)
+		find_free(f);
 }
 
 /* ---- asking ---- */
@@ -262,7 +304,7 @@ static int copy_view(const struct ptc_view *v, struct ptc_view *ret)
 
 static void start(const struct ask *a, struct ptc_controller *ctl)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, find_work }, { 0 } };
+	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, ask_work }, { 0 } };
 	struct find *f = ptc_calloc(1, sizeof *f);
 	char lane[PTC_LANE_MAX];
 
@@ -279,7 +321,7 @@ static void start(const struct ask *a, struct ptc_controller *ctl)
 	f->ctl = ptc_controller_ref(ctl);
 	ctl->loss->finding = true;
 	snprintf(lane, sizeof lane, "l-%s", ctl->uuid);
-	ptc_require(ptc_cluster_steps(a->all->cluster, lane, steps, find_done, f) == 0);
+	ptc_require(ptc_cluster_steps(a->all->cluster, lane, steps, asked, f) == 0);
 }
 
 /* Whether the facts are there, or nobody will find them; if need be it has them found, once. */

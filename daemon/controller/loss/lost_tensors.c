@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which tensors of the committed generation no live node has any more, and where they were last.
  *
- * Happy path: every node of the generation is up and has its table; one empty fetch from each shows that.
+ * Happy path: every node of the generation is up and has its table. One empty fetch from each shows that; all nodes are
+ * asked at once, and the loop hears the answers, while the asker's thread waits.
  *
  * Failure modes: a node that is down, or that is up without the table (its store was lost, or is new), counts as having
  * nothing. A node that does not answer counts as having its table. */
@@ -10,6 +11,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 #include "daemon/controller/internal.h"
 #include "daemon/controller/loss/copied_layout.h"
 #include "rpc/pb/pbcall.h"
@@ -18,49 +20,122 @@
 
 #include <string.h>
 
-#define ASK_TIMEOUT_MS 1000
+#define ASK_TIMEOUT_MS 1000 /* for all nodes together */
+#define ASK_SPARE_MS   500  /* for the loop to hear of it */
 #define ITEM_NAME_SIZE (PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2)
 
-/* A fetch of nothing, from the table that the generation is on this node. */
-static int fetch_nothing(struct ptc_controllers *all, const struct ptc_view *v, size_t node)
+/* ---- who has its table ---- */
+
+struct asked {
+	struct asking *of;
+	size_t node;
+	bool lacks;
+};
+
+/* All nodes at once. Whoever asked goes when the time is over, also if an answer comes later, or never as the daemon
+ * stops. So it has a reference, and so does each call. */
+struct asking {
+	pthread_mutex_t lock; /* guards everything */
+	pthread_cond_t cond;
+	size_t refs, nasked, left; /* left: calls without an answer */
+	struct ptc_controllers *all;
+	const struct ptc_view *v; /* until all calls have begun */
+	struct asked nodes[];
+};
+
+static void asking_unref(struct asking *a)
+{
+	bool last;
+
+	pthread_mutex_lock(&a->lock);
+	last = --a->refs == 0;
+	pthread_mutex_unlock(&a->lock);
+	if (!last)
+		return;
+	pthread_cond_destroy(&a->cond);
+	pthread_mutex_destroy(&a->lock);
+	ptc_free(a);
+}
+
+/* Loop thread. */
+static void answered(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
+{
+	struct asked *n = arg;
+	struct asking *a = n->of;
+
+	(void)err, (void)reply, (void)len;
+	pthread_mutex_lock(&a->lock);
+	n->lacks = status == PTC_ENOTFOUND || status == PTC_ELOST || status == PTC_ECORRUPT;
+	if (--a->left == 0)
+		pthread_cond_signal(&a->cond);
+	pthread_mutex_unlock(&a->lock);
+	asking_unref(a);
+}
+
+/* A fetch of nothing, from the table that the generation is on this node. A node that cannot be asked counts as one
+ * that does not answer. */
+static void ask_node(struct asking *a, size_t node)
 {
 	Ptc__V1__FetchRequest req = PTC__V1__FETCH_REQUEST__INIT;
+	const struct ptc_view *v = a->v;
 	struct ptc_rpc_channel *channel;
-	struct ptc_rpc_stream *s = NULL;
-	struct ptc_rpc_message *m = NULL;
 	ptc_auto_free void *data = NULL;
+	struct asked *n;
 	size_t len = 0;
-	int rc;
 
 	req.version = PTC_WIRE_VERSION;
 	req.uuid = (char *)(uintptr_t)v->meta.uuid; /* packing only reads */
 	req.generation = v->from_generation;
 	req.snapshot = ptc_view_table(v, v->nodes[node]);
-	rc = ptc_channels_get(all->channels, v->nodes[node], v->addresses[node], false, 0, &channel, NULL);
-	if (!rc)
-		rc = ptc_pb_encode(&req.base, &data, &len, NULL);
-	if (!rc)
-		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Fetch", ASK_TIMEOUT_MS, NULL, 0, &s, NULL);
-	if (rc)
-		return rc;
-	rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, NULL);
-	if (!rc)
-		rc = ptc_rpc_stream_half_close(s, NULL);
-	if (!rc)
-		rc = ptc_rpc_stream_recv(s, &m, NULL);
-	if (!rc)
-		rc = ptc_rpc_stream_finish(s, NULL);
-	ptc_rpc_message_done(m);
-	ptc_rpc_stream_free(s);
-	return rc;
+	if (ptc_channels_get(a->all->channels, v->nodes[node], v->addresses[node], false, 0, &channel, NULL) != 0 ||
+	    ptc_pb_encode(&req.base, &data, &len, NULL) != 0)
+		return;
+	pthread_mutex_lock(&a->lock);
+	n = &a->nodes[a->nasked++];
+	*n = (struct asked){ .of = a, .node = node };
+	a->refs++;
+	a->left++;
+	pthread_mutex_unlock(&a->lock);
+	/* its answer is a stream without a message: only the status counts */
+	ptc_rpc_unary_async(a->all->client, channel, "/ptc.v1.Peer/Fetch", data, len, ASK_TIMEOUT_MS, answered, n);
 }
 
-static bool has_table(struct ptc_controllers *all, const struct ptc_view *v, size_t node)
+/* Loop thread. */
+static void ask_all(void *arg)
 {
-	int rc = fetch_nothing(all, v, node);
+	struct asking *a = arg;
 
-	return rc != PTC_ENOTFOUND && rc != PTC_ELOST && rc != PTC_ECORRUPT;
+	for (size_t i = 0; i < a->v->nnodes; i++)
+		if (!a->v->down[i])
+			ask_node(a, i);
 }
+
+void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has)
+{
+	const int64_t until_ns = ptc_sys_now_ns() + (ASK_TIMEOUT_MS + ASK_SPARE_MS) * INT64_C(1000000);
+	struct asking *a = ptc_calloc(1, sizeof *a + v->nnodes * sizeof *a->nodes);
+
+	for (size_t i = 0; i < v->nnodes; i++)
+		ret_has[i] = !v->down[i];
+	if (!a)
+		return; /* no node can be asked */
+	ptc_require(!pthread_mutex_init(&a->lock, NULL));
+	ptc_cond_init(&a->cond);
+	a->refs = 1;
+	a->all = all;
+	a->v = v;
+	(void)ptc_loop_call(all->loop, ask_all, a); /* the daemon stops: nobody is asked */
+	pthread_mutex_lock(&a->lock);
+	while (a->left && ptc_cond_wait_until(&a->cond, &a->lock, until_ns))
+		;
+	for (size_t i = 0; i < a->nasked; i++)
+		if (a->nodes[i].lacks)
+			ret_has[a->nodes[i].node] = false;
+	pthread_mutex_unlock(&a->lock);
+	asking_unref(a);
+}
+
+/* ---- what is lost ---- */
 
 #define TENSOR(key, member, ...) PTC_ROW(struct ptc_lost_tensor, key, member, __VA_ARGS__)
 #define ABSENT(member, kind)     PTC_ROW(struct ptc_absent_node, #member, member, kind)
@@ -252,12 +327,6 @@ void ptc_lost_report_done(struct ptc_lost_report *r)
 	ptc_free(r->absent);
 	ptc_free(r->listed);
 	memset(r, 0, sizeof *r);
-}
-
-void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has)
-{
-	for (size_t i = 0; i < v->nnodes; i++)
-		ret_has[i] = !v->down[i] && has_table(all, v, i);
 }
 
 int ptc_lost_find(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, const struct ptc_spec *spec,

@@ -233,7 +233,11 @@ int ptc_device_pool_fill(struct ptc_controllers *all, struct ptc_device_pool *p,
 		rc = ptc_error_set(err, p->rc, "out of memory");
 	if (rc == 0)
 		rc = check_known(p, err);
-	if (rc == 0 && p->req->at_rest && p->v->from_snapshot) /* the view's nodes are the pool's first */
+	if (rc || !p->req->at_rest || !p->v->from_snapshot)
+		return rc;
+	if (p->req->has) /* the view's nodes are the pool's first */
+		memcpy(p->usable, p->req->has, p->v->nnodes * sizeof *p->usable);
+	else
 		ptc_lost_ask(all, p->v, p->usable);
 	return rc;
 }

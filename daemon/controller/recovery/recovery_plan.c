@@ -3,8 +3,12 @@
  * which configuration the remaining devices allow. Happy path: if there are enough devices, the configuration stays.
  * Otherwise it is the largest for fewer devices that the job's table, the planner or another dp gives, for at least
  * min_gpus. Failure modes: PTC_ELOST naming a tensor; PTC_ENODEVICES; what planning says. A node that is quarantined is
- * used only if a job whose ranks are lost cannot go on without it. The work is a task, which has copies of everything
- * that it needs. The task is in a lane of its own, so the job's transactions do not wait for it. */
+ * used only if a job whose ranks are lost cannot go on without it.
+ *
+ * The work is in rounds, one for each set of nodes and each snapshot that is tried. A round has two tasks, which have
+ * copies of everything that they need. The first reads documents and asks nodes; the job's transactions do not wait for
+ * it, for its lane is its own. The second plans, which may take seconds, on the pool for computation. All jobs share
+ * PLAN_LANES lanes for that, so the pool has threads left for digests. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
 
@@ -17,8 +21,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TRIES_MAX 64  /* configurations that are planned */
-#define HINT_END  600 /* `waits` of struct ptc_recovery, without what is said around the error */
+#define TRIES_MAX  64  /* configurations that are planned */
+#define PLAN_LANES 2   /* of the pool's four threads */
+#define HINT_END   600 /* `waits` of struct ptc_recovery, without what is said around the error */
 
 struct ptc_recovery_task {
 	struct ptc_controller *ctl;
@@ -41,6 +46,12 @@ struct ptc_recovery_task {
 	uint32_t devices;    /* of nodes that it may use, that no other job has */
 	char **stay;         /* nodes are left out: all others that are up and not drained */
 	size_t nstay;
+	const struct ptc_job_desc *desc; /* of this round, with its reference */
+	void *desc_ref;
+	bool has_view, again;
+	bool *has;            /* of each node of the view: ptc_lost_ask; NULL: nodes were not asked */
+	int status;           /* of this round */
+	struct ptc_error why; /* of rounds for older snapshots */
 	int rc;
 };
 
@@ -115,19 +126,12 @@ static void look_on_loop(void *arg)
 
 static int check_covered(struct ptc_recovery_task *t, struct ptc_error *err)
 {
-	ptc_auto_free bool *usable = ptc_calloc(t->view.nnodes + 1, sizeof *usable);
-	int rc;
+	int rc = t->has ? ptc_lost_covered(t->all, &t->view, t->has, err) : 0;
 
-	if (!usable)
-		return ptc_nomem(err);
-	if (!t->view.from_snapshot)
-		return 0;
-	ptc_lost_ask(t->all, &t->view, usable);
-	rc = ptc_lost_covered(t->all, &t->view, usable, err);
-	if (rc || !t->source)
+	if (rc || !t->has || !t->source)
 		return rc;
 	ptc_generation_doc_done(&t->plan.back_to);
-	return ptc_older_target(&t->view, usable, &t->plan.back_to, err);
+	return ptc_older_target(&t->view, t->has, &t->plan.back_to, err);
 }
 
 /* Whether to plan for so many devices: what would be no more than a guess is left out. */
@@ -142,6 +146,7 @@ static int plan_as(struct ptc_recovery_task *t, uint32_t gpus, struct ptc_error 
 {
 	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = !trains(t) && !t->without };
 
+	req.has = t->has;
 	req.ranks = t->what != PTC_RECOVERY_ELSEWHERE;
 	req.unattended = true;
 	req.runs = gpus != 0; /* what is chosen is not less than min_gpus either */
@@ -228,53 +233,34 @@ static bool other_nodes_help(int status)
 	return status && status != PTC_ELOST && status != PTC_ENOMEM && status != PTC_ECANCELED;
 }
 
-static int look_and_plan(struct ptc_recovery_task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+/* ---- a round's first task: it waits ---- */
+
+static struct ptc_error *round_error(struct ptc_recovery_task *t)
 {
-	t->rc = PTC_ECANCELED; /* unless the loop does it */
-	ptc_loop_call(t->all->loop, look_on_loop, t);
-	return t->rc ? ptc_error_set(err, t->rc, "the job's nodes cannot be looked up") : make_plan(t, desc, err);
+	return t->source ? &t->why : &t->plan.err;
 }
 
-static int plan_now(struct ptc_recovery_task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+static void release_desc(struct ptc_recovery_task *t)
 {
-	int rc;
-
-	ptc_probed_join(&t->all->docs, &t->view);
-	rc = look_and_plan(t, desc, err);
-	if (!t->passes_over || trains(t) || !other_nodes_help(rc))
-		return rc;
-	t->all_the_same = true; /* else the job would wait */
-	return look_and_plan(t, desc, err);
+	if (t->desc_ref)
+		ptc_specs_release(t->desc_ref);
+	t->desc_ref = NULL;
+	t->desc = NULL;
 }
 
-/* The record's snapshot is lost: to the newest older one that live nodes have. *err stays what it is if there is none.
- */
-static int go_back(struct ptc_recovery_task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+static int read_desc(struct ptc_recovery_task *t)
 {
-	bool may = desc->elastic.on_failure == PTC_JOB_SHRINK && desc->copies.count > 1 && !t->may_return &&
-		   (t->what == PTC_RECOVERY_ANY || t->what == PTC_RECOVERY_SAME);
-	const struct ptc_older *o = may ? ptc_older_before(&t->older, UINT64_MAX) : NULL;
-	struct ptc_error why = PTC_ERROR_INIT;
-	int rc = PTC_ELOST;
+	struct ptc_recovery_plan *p = &t->plan;
+	int rc = ptc_specs_get(t->all->docs.specs, t->meta.uuid, t->meta.spec_hash, &t->desc, &t->desc_ref,
+			       round_error(t));
 
-	for (; o && rc == PTC_ELOST; o = ptc_older_before(&t->older, o->snapshot)) {
-		ptc_view_done(&t->view);
-		t->source = o->snapshot;
-		t->all_the_same = false;
-		rc = ptc_view_older(t->all->docs.kept, &t->meta, &t->older, o->snapshot, &t->view, &why);
-		if (rc == 0)
-			rc = plan_now(t, desc, &why);
-		else if (rc == PTC_ENOTFOUND) /* its documents are gone; any other failure is none of the snapshot's */
-			rc = PTC_ELOST;
-	}
-	if (rc && rc != PTC_ELOST)
-		*err = why;
-	if (rc) {
-		ptc_generation_doc_done(&t->plan.back_to);
+	if (rc || p->read)
 		return rc;
-	}
-	ptc_planned_done(&t->plan.planned); /* it shows that the job can be started then */
-	t->plan.source = t->source;
+	p->elastic = t->desc->elastic;
+	p->builds_ahead = t->desc->build == PTC_JOB_BUILD_AHEAD;
+	t->shares = p->shares = t->desc->share_devices;
+	p->first_step_ms = (int64_t)t->desc->run.build_timeout_ms;
+	p->read = true;
 	return 0;
 }
 
@@ -295,39 +281,121 @@ static void name_archive(const struct ptc_recovery_task *t, const struct ptc_job
 		memcpy(err->text + n, hint, strlen(hint) + 1);
 }
 
-static void work(void *arg, struct ptc_etcd *etcd)
+static int read_view(struct ptc_recovery_task *t)
+{
+	int rc = t->source ? ptc_view_older(t->all->docs.kept, &t->meta, &t->older, t->source, &t->view, &t->why)
+			   : ptc_view_load(t->all->docs.kept, &t->meta, &t->record, NULL, &t->view, &t->plan.err);
+
+	if (rc == 0) {
+		t->has_view = true;
+		ptc_probed_join(&t->all->docs, &t->view);
+	}
+	/* an older one's documents are gone; any other failure is none of the snapshot's */
+	return rc == PTC_ENOTFOUND && t->source ? PTC_ELOST : rc;
+}
+
+static int look(struct ptc_recovery_task *t)
+{
+	t->rc = PTC_ECANCELED; /* unless the loop does it */
+	ptc_loop_call(t->all->loop, look_on_loop, t);
+	if (t->rc)
+		return ptc_error_set(round_error(t), t->rc, "the job's nodes cannot be looked up");
+	if (trains(t) || !t->view.from_snapshot)
+		return 0;
+	t->has = ptc_calloc(t->view.nnodes + 1, sizeof *t->has);
+	if (!t->has)
+		return ptc_nomem(round_error(t));
+	ptc_lost_ask(t->all, &t->view, t->has);
+	return 0;
+}
+
+static void ask_work(void *arg, struct ptc_etcd *etcd)
 {
 	struct ptc_recovery_task *t = arg;
-	struct ptc_recovery_plan *p = &t->plan;
-	const struct ptc_job_desc *desc = NULL;
-	void *ref = NULL;
-	int rc = ptc_specs_get(t->all->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, &p->err);
+	int rc;
 
 	(void)etcd;
-	if (rc == 0) {
-		p->elastic = desc->elastic;
-		p->builds_ahead = desc->build == PTC_JOB_BUILD_AHEAD;
-		t->shares = p->shares = desc->share_devices;
-		p->first_step_ms = (int64_t)desc->run.build_timeout_ms;
-		p->read = true;
+	t->passes_over = false;
+	ptc_free(t->has);
+	t->has = NULL;
+	rc = read_desc(t);
+	if (!rc && t->what != PTC_RECOVERY_READ && !t->has_view)
+		rc = read_view(t);
+	if (!rc && t->what != PTC_RECOVERY_READ)
+		rc = look(t);
+	t->status = rc;
+}
+
+/* ---- its second one: it computes ---- */
+
+static void forget_view(struct ptc_recovery_task *t)
+{
+	ptc_view_done(&t->view);
+	t->view = (struct ptc_view){ 0 };
+	t->has_view = false;
+}
+
+/* The record's snapshot is lost, or the older one that was tried: to the next older one. False: there is none. */
+static bool go_back(struct ptc_recovery_task *t)
+{
+	const struct ptc_job_desc *desc = t->desc;
+	bool may = desc->elastic.on_failure == PTC_JOB_SHRINK && desc->copies.count > 1 && !t->may_return &&
+		   (t->what == PTC_RECOVERY_ANY || t->what == PTC_RECOVERY_SAME);
+	const struct ptc_older *o =
+		t->source || may ? ptc_older_before(&t->older, t->source ? t->source : UINT64_MAX) : NULL;
+
+	if (!o)
+		return false;
+	forget_view(t);
+	t->source = o->snapshot;
+	t->all_the_same = false;
+	return true;
+}
+
+/* Whether another round may find a plan. */
+static bool tries_again(struct ptc_recovery_task *t)
+{
+	if (t->what == PTC_RECOVERY_READ || !t->desc || (!t->has_view && !t->source))
+		return false;
+	if (t->passes_over && !trains(t) && other_nodes_help(t->status)) {
+		t->all_the_same = true; /* else the job would wait */
+		return true;
 	}
-	if (rc == 0 && t->what != PTC_RECOVERY_READ)
-		rc = ptc_view_load(t->all->docs.kept, &t->meta, &t->record, NULL, &t->view, &p->err);
-	if (rc == 0 && t->what != PTC_RECOVERY_READ) {
-		rc = plan_now(t, desc, &p->err);
-		if (rc == PTC_ELOST)
-			rc = go_back(t, desc, &p->err);
-		if (rc == PTC_ELOST)
-			name_archive(t, desc, &p->err);
-		if (p->source)
-			p->source_view = t->view;
-		else
-			ptc_view_done(&t->view);
+	return t->status == PTC_ELOST && go_back(t);
+}
+
+/* After the last round. If no older snapshot will do, the error stays that of the record's. */
+static void conclude(struct ptc_recovery_task *t)
+{
+	struct ptc_recovery_plan *p = &t->plan;
+
+	p->status = t->status;
+	if (t->source && p->status && p->status != PTC_ELOST)
+		p->err = t->why;
+	if (p->status == PTC_ELOST && t->desc)
+		name_archive(t, t->desc, &p->err);
+	if (t->source && p->status)
+		ptc_generation_doc_done(&p->back_to);
+	if (t->source && !p->status) {
+		ptc_planned_done(&p->planned); /* it shows that the job can be started then */
+		p->source = t->source;
+		p->source_view = t->view;
 		t->view = (struct ptc_view){ 0 };
 	}
-	if (ref)
-		ptc_specs_release(ref);
-	p->status = rc;
+	forget_view(t);
+}
+
+static void plan_work(void *arg, struct ptc_etcd *etcd)
+{
+	struct ptc_recovery_task *t = arg;
+
+	(void)etcd;
+	if (!t->status && t->what != PTC_RECOVERY_READ)
+		t->status = make_plan(t, t->desc, round_error(t));
+	t->again = t->status && tries_again(t);
+	if (!t->again)
+		conclude(t);
+	release_desc(t);
 }
 
 void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p)
@@ -350,6 +418,9 @@ static void plan_done(struct ptc_recovery_plan *p)
 static void release(struct ptc_recovery_task *t)
 {
 	plan_done(&t->plan);
+	forget_view(t);
+	release_desc(t);
+	ptc_free(t->has);
 	forget_stay(t);
 	ptc_controller_unref(t->ctl);
 	ptc_free(t);
@@ -425,14 +496,50 @@ void ptc_recovery_answer(struct ptc_controller *ctl)
 	}
 }
 
+static void run_round(struct ptc_recovery_task *t);
+
+static void round_done(void *arg)
+{
+	struct ptc_recovery_task *t = arg;
+
+	if (t->again && !t->ctl->gone)
+		run_round(t);
+	else
+		finished(t);
+}
+
+static void asked(void *arg)
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, plan_work }, { 0 } };
+	static unsigned turn;
+	struct ptc_recovery_task *t = arg;
+	char lane[PTC_LANE_MAX];
+	int rc;
+
+	snprintf(lane, sizeof lane, "plan-%u", turn++ % PLAN_LANES);
+	rc = t->ctl->gone ? PTC_ECANCELED : ptc_cluster_steps(t->all->cluster, lane, steps, round_done, t);
+	ptc_require(rc == 0 || rc == PTC_ECANCELED);
+	if (rc) { /* the daemon stops, or another one has the job */
+		t->ctl->recovery.planning = false;
+		release(t);
+	}
+}
+
+static void run_round(struct ptc_recovery_task *t)
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, ask_work }, { 0 } };
+	char lane[PTC_LANE_MAX];
+
+	snprintf(lane, sizeof lane, "r-%s", t->ctl->uuid);
+	ptc_require(ptc_cluster_steps(t->all->cluster, lane, steps, asked, t) == 0);
+}
+
 /* For the present record. */
 static void start(struct ptc_recovery_task *t)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, work }, { 0 } };
-	char lane[PTC_LANE_MAX];
-
 	plan_done(&t->plan);
 	t->plan = (struct ptc_recovery_plan){ .err = PTC_ERROR_INIT };
+	t->why = (struct ptc_error)PTC_ERROR_INIT;
 	t->older = t->ctl->older.doc;
 	t->source = 0;
 	t->may_return = false;
@@ -440,9 +547,8 @@ static void start(struct ptc_recovery_task *t)
 	t->what = t->asked;
 	t->changes = count_changes(t);
 	t->all_the_same = t->ctl->recovery.fails > 0; /* what was planned without them has failed */
-	snprintf(lane, sizeof lane, "r-%s", t->ctl->uuid);
 	t->ctl->recovery.planning = true;
-	ptc_require(ptc_cluster_steps(t->all->cluster, lane, steps, finished, t) == 0);
+	run_round(t);
 }
 
 void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,

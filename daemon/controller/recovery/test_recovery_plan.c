@@ -45,6 +45,7 @@ static struct {
 #define RECORD 9
 
 static struct ptc_controller job;
+static enum ptc_task_kind runs_as; /* the step under way */
 
 /* ---- the rooms below ---- */
 
@@ -66,9 +67,16 @@ bool ptc_node_device_well(const struct ptc_node *n, uint32_t device, char ret_he
 int ptc_cluster_steps(struct ptc_cluster *c, const char *lane, const struct ptc_task_step *steps,
 		      void (*done)(void *arg), void *arg)
 {
-	(void)c, (void)lane;
-	for (; steps->run; steps++)
+	(void)c;
+	for (; steps->run; steps++) {
+		runs_as = steps->kind;
+		/* what one job asks holds up none of its other tasks; all jobs' plans leave threads of the pool free */
+		if (runs_as == PTC_TASK_COMPUTE)
+			assert_true(strcmp(lane, "plan-0") == 0 || strcmp(lane, "plan-1") == 0);
+		else
+			assert_string_equal(lane, "r-");
 		steps->run(arg, NULL);
+	}
 	done(arg);
 	return 0;
 }
@@ -225,6 +233,7 @@ void ptc_probed_join(const struct ptc_documents *docs, struct ptc_view *v)
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *usable)
 {
 	(void)all, (void)v, (void)usable;
+	assert_int_equal(runs_as, PTC_TASK_ETCD); /* it waits for other nodes */
 }
 
 int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err)
@@ -239,7 +248,9 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 		    struct ptc_planned *ret_planned, struct ptc_error *err)
 {
 	(void)all, (void)v, (void)err;
+	assert_int_equal(runs_as, PTC_TASK_COMPUTE); /* it may take seconds */
 	assert_true(req->unattended);
+	assert_int_equal(req->has != NULL, req->at_rest && v->from_snapshot != 0);
 	snprintf(t.asked, sizeof t.asked, "%u on", req->gpus);
 	for (size_t i = 0; i < req->nnodes; i++)
 		snprintf(t.asked + strlen(t.asked), sizeof t.asked - strlen(t.asked), " %s", req->nodes[i]);
