@@ -228,19 +228,6 @@ void ptc_client_publish(ptc_client *c, uint64_t step)
 	c->promise.next ^= 1;
 }
 
-void ptc_client_unpublish(ptc_client *c)
-{
-	c->promise.made = false;
-	c->promise.said_at = UINT64_MAX;
-	if (!c->page)
-		return;
-	atomic_store(&c->page->survives, 0);
-	atomic_store(&c->page->marked, 0);
-	atomic_store(&c->page->leaving, 0);
-	for (int i = 0; i < 2; i++)
-		atomic_store(&c->page->published[i].from, 0);
-}
-
 /* ---- calls ------------------------------------------------------------------------ */
 
 static int check_name(ptc_client *c, const char *what, const char *name)

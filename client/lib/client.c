@@ -134,7 +134,7 @@ static uint32_t leave(ptc_client *c, bool ready)
 	uint32_t answer = PTC_LOCAL_LEAVE_ASKS;
 
 	if (c && c->running && c->promise.made && !ptc_client_forked(c))
-		ptc_client_compare(c);
+		ptc_promise_compare(&c->promise, c->page, c->next_step);
 	if (!c || !c->running || !c->stepped || ptc_client_forked(c) || !atomic_load(&c->page->survives) ||
 	    !atomic_load(&c->page->knows_survivors) || atomic_exchange(&c->page->leaving, PTC_LOCAL_LEAVE_ASKS))
 		return PTC_LOCAL_LEAVE_GO;
@@ -175,7 +175,7 @@ ptc_client *ptc_close(ptc_client *c)
 		return NULL; /* in a forked child all of it belongs to the parent */
 	ptc_leave(c);
 	if (c->page)
-		ptc_client_unpublish(c);
+		ptc_promise_unpublish(&c->promise, c->page);
 	pthread_mutex_lock(&c->lock);
 	c->quit = true;
 	ptc_client_wake_locked(c);
@@ -367,7 +367,7 @@ int ptc_next(ptc_client *c, struct ptc_generation *ret_generation)
 	c->running = c->stepped = false;
 	c->on_stop = NULL;
 	ptc_client_staging_done(&c->staging);
-	ptc_client_promise_over(c);
+	ptc_promise_over(&c->promise, c->page);
 	atomic_store(&c->page->state, 0);
 	atomic_store(&c->page->marks, PTC_LOCAL_MARKS_NONE);
 	atomic_store(&c->page->device, 0);

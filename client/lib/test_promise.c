@@ -86,7 +86,7 @@ static ptc_client *begin(void)
 
 static void end(ptc_client *c)
 {
-	ptc_client_promise_over(c);
+	ptc_promise_over(&c->promise, c->page);
 	assert_false(ptc_survive_broken(c, NULL) || atomic_load(&page.broken));
 	free(c->promise.said[0].out.data);
 	free(c->promise.said[1].out.data);
@@ -207,7 +207,7 @@ static void share(void **state)
 	unsigned n = 0;
 
 	(void)state;
-	ptc_client_promise_over(c);
+	ptc_promise_over(&c->promise, c->page);
 	boxes[0] = (struct ptc_local_box){ .extent = { COLS, ROWS },
 					   .stride = { sizeof(float), sizeof *matrix },
 					   .address = (uint64_t)(uintptr_t)matrix };

@@ -323,80 +323,6 @@ int ptc_stop_holds(ptc_client *c)
 	return c->finishing || atomic_load(&c->page->stop) < c->next_step;
 }
 
-/* ---- a promise, broken ----------------------------------------------------------------------- */
-
-/* A promise that is broken is kept no more in this generation; the first reason stays. */
-static void break_promise(ptc_client *c, const char *why)
-{
-	struct promise *p = &c->promise;
-
-	if (p->broken)
-		return;
-	snprintf(p->why, sizeof p->why, "%s", why);
-	for (char *at = p->why; *at; at++)
-		if ((unsigned char)*at < 0x20 || *at == 0x7f)
-			*at = ' ';
-	ptc_client_unpublish(c);
-	p->broken = true;
-	memcpy(c->page->broken_why, p->why, sizeof p->why);
-	atomic_store(&c->page->broken, 1);
-}
-
-void ptc_client_promise_over(ptc_client *c)
-{
-	ptc_client_unpublish(c);
-	ptc_samples_done(&c->promise.samples);
-	c->promise.broken = false;
-	if (!c->page)
-		return;
-	atomic_store(&c->page->broken, 0);
-	atomic_store(&c->page->sampled, 0);
-	atomic_store(&c->page->checked, 0);
-}
-
-/* ---- a promise, looked at ---------------------------------------------------------------------- */
-
-/* What lies on devices is left out: it would be read by the stream whose work changes it, and waited for. Where memory
- * is short, nothing is looked at. */
-static void find_memory(ptc_client *c)
-{
-	struct samples *s = &c->promise.samples;
-	const struct ptc_local_generation *g = &c->generation;
-	uint64_t low, high;
-	bool ok = true;
-
-	if (s->nboxes)
-		return;
-	for (size_t i = 0; i < c->ntensors && ok; i++) {
-		const struct tensor *t = &c->tensors[i];
-
-		for (uint32_t j = 0; j < t->nboxes && ok; j++) {
-			ptc_local_box_span(t->ndim, t->element_bytes, &t->boxes[j], &low, &high);
-			if (!ptc_device_at(&c->devices, low))
-				ok = ptc_samples_add(s, t->name, t->field, t->ndim, t->element_bytes, &t->boxes[j]);
-		}
-	}
-	if (!ok)
-		ptc_samples_done(s);
-	ptc_samples_begin(s, g->incarnation << 32 ^ g->generation << 16 ^ g->rank);
-}
-
-void ptc_client_compare(ptc_client *c)
-{
-	const struct sampled_box *changed;
-	char why[PTC_LOCAL_BROKEN_WHY];
-
-	if (ptc_samples_same(&c->promise.samples, &changed)) {
-		if (changed)
-			atomic_store(&c->page->sampled, c->next_step);
-		return;
-	}
-	snprintf(why, sizeof why,
-		 "tensor \"%.120s%s%.60s\" changed after the boundary at step %llu without ptc_update_begin",
-		 changed->name, *changed->field ? ":" : "", changed->field, (unsigned long long)c->next_step - 1);
-	break_promise(c, why);
-}
-
 /* ---- steps -------------------------------------------------------------------------- */
 
 int ptc_boundary(ptc_client *c, uint64_t step)
@@ -413,7 +339,7 @@ int ptc_boundary(ptc_client *c, uint64_t step)
 			return rc;
 	}
 	if (c->promise.made) /* no update has begun since the last one */
-		ptc_client_compare(c);
+		ptc_promise_compare(&c->promise, c->page, c->next_step);
 	c->next_step = step + 1;
 	c->stepped = true;
 	if (c->promise.made && (c->promise.said_at != c->promise.set_at || !atomic_load(&c->page->survives)))
@@ -449,7 +375,7 @@ void ptc_update_begin(ptc_client *c)
 		return;
 	}
 	if (c->promise.made)
-		ptc_client_compare(c);
+		ptc_promise_compare(&c->promise, c->page, c->next_step);
 	if (__builtin_expect(!ptc_local_update_begin(c->page, c->next_step - 1), 0))
 		held(c);
 	if (c->marks.on)
@@ -458,6 +384,31 @@ void ptc_update_begin(ptc_client *c)
 }
 
 /* ---- a promise, made ------------------------------------------------------------------------ */
+
+/* What lies on devices is left out: it would be read by the stream whose work changes it, and waited for. Where memory
+ * is short, nothing is looked at. */
+static void find_memory(ptc_client *c)
+{
+	struct samples *s = &c->promise.samples;
+	const struct ptc_local_generation *g = &c->generation;
+	uint64_t low, high;
+	bool ok = true;
+
+	if (s->nboxes)
+		return;
+	for (size_t i = 0; i < c->ntensors && ok; i++) {
+		const struct tensor *t = &c->tensors[i];
+
+		for (uint32_t j = 0; j < t->nboxes && ok; j++) {
+			ptc_local_box_span(t->ndim, t->element_bytes, &t->boxes[j], &low, &high);
+			if (!ptc_device_at(&c->devices, low))
+				ok = ptc_samples_add(s, t->name, t->field, t->ndim, t->element_bytes, &t->boxes[j]);
+		}
+	}
+	if (!ok)
+		ptc_samples_done(s);
+	ptc_samples_begin(s, g->incarnation << 32 ^ g->generation << 16 ^ g->rank);
+}
 
 static int enter_running(ptc_client *c, const char *call)
 {
@@ -478,7 +429,7 @@ int ptc_survive(ptc_client *c, int yes)
 		return ptc_client_fail(c, PTC_R_REFUSED, "ptc_survive: the promise is broken until ptc_next: %s",
 				       c->promise.why);
 	if (!yes) {
-		ptc_client_unpublish(c);
+		ptc_promise_unpublish(&c->promise, c->page);
 		c->promise.samples.ntaken = 0;
 	} else if (ptc_client_keep(c)) {
 		pthread_mutex_lock(&c->lock);
@@ -505,7 +456,7 @@ const char *ptc_survive_broken(ptc_client *c, const char *why)
 	if (enter_running(c, "ptc_survive_broken"))
 		return NULL;
 	if (why)
-		break_promise(c, *why ? why : "the program does not say why");
+		ptc_promise_break(&c->promise, c->page, *why ? why : "the program does not say why");
 	return c->promise.broken ? c->promise.why : NULL;
 }
 

@@ -48,12 +48,20 @@ struct promise {
 /* If possible, moves `said` to memory that ptcd gets, too, so that it outlives us (PTC_LOCAL_KEEPS). Returns true once:
  * the memory was made just now, and the caller wakes the thread of the connection (ptc_client_wake_locked). */
 bool ptc_client_keep(ptc_client *c);
-/* Where an update begins, and where the rank gives up: breaks the promise if a sample of memory has changed. */
-void ptc_client_compare(ptc_client *c);
 /* Before a boundary at `step`, if something has changed. */
 void ptc_client_publish(ptc_client *c, uint64_t step);
-void ptc_client_unpublish(ptc_client *c);    /* and the promise is taken back */
-void ptc_client_promise_over(ptc_client *c); /* so is the generation: another one may promise again */
+
+/* ---- promise.c; the page is NULL if there is none ---- */
+
+/* Takes the promise back, and what was published. */
+void ptc_promise_unpublish(struct promise *p, struct ptc_local_page *page);
+/* The generation is over, too: another one may promise again. */
+void ptc_promise_over(struct promise *p, struct ptc_local_page *page);
+/* A promise that is broken is kept no more in this generation; the first reason stays. */
+void ptc_promise_break(struct promise *p, struct ptc_local_page *page, const char *why);
+/* Where an update begins, and where the rank gives up: breaks the promise if a sample of memory has changed. */
+void ptc_promise_compare(struct promise *p, struct ptc_local_page *page, uint64_t next_step);
+
 /* Sleeps a millisecond, and adds to *waited_ms how long that took. If it took much longer, the process was frozen:
  * ptcd, which does that, was there, and may hold ranks for hours while etcd is unreachable. So that time does not
  * count. */
