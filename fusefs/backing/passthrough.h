@@ -16,9 +16,9 @@
 #include <sys/uio.h>
 
 struct fs_pass {
-	uint64_t init; /* the number of the INIT that is being answered; 0: none */
-	bool offered;  /* the kernel has it */
-	bool on;       /* the kernel was told that we use it */
+	_Atomic uint64_t init; /* the number of the INIT that is being answered; 0: none */
+	bool offered;          /* the kernel has it */
+	bool on;               /* the kernel was told that we use it */
 };
 
 /* Looks at a request that was read. */

@@ -345,7 +345,7 @@ struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
 static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
 	struct ptc_fs *fs = userdata;
-	bool init = fs->pass.init != 0;
+	bool init = atomic_load(&fs->pass.init) != 0;
 	ssize_t n;
 
 	if (!init)
@@ -353,7 +353,7 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 	/* no other request comes before this is written */
 	if (fs->dir && geteuid() == 0 && fs->opts.backing_bytes)
 		fs_pass_reply(&fs->pass, iov, count);
-	fs->pass.init = 0;
+	atomic_store(&fs->pass.init, 0);
 	fs_open_prepare(fs);
 	n = writev(fd, iov, count);
 	if (n >= 0 && fs->backings)

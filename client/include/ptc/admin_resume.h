@@ -16,7 +16,7 @@ extern "C" {
 PTC_ADMIN_API int ptc_admin_export_resume(struct ptc_admin *a, const char *job, struct ptc_admin_export **ret_export,
 					  struct ptc_error *err);
 
-/* Documents are those that ptc_admin_export_resume gave. */
+/* `state` and `ledger` are as ptc_admin_export_resume gave them. */
 struct ptc_admin_resume {
 	size_t size;
 	uint64_t step;     /* steps that are over */

@@ -8,7 +8,7 @@
  *             build(gen.rank, gen.world, ...);    // meet the other ranks with ptc_rendezvous_put/get
  *             ptc_tensor_declare(c, &tensor);     // for each tensor this rank holds a part of
  *             ptc_restore(c);                     // fills the tensors, if there is state
- *             ptc_start_step(c, &step);           // the step of that state; with `build: ahead` it is past gen's
+ *             ptc_start_step(c, &step);           // that state's step; with `build: ahead` it may be > gen.start_step
  *             for (;; step++) {
  *                     if (ptc_boundary(c, step))  // not 0: tear down, and let ptc_next say what follows
  *                             break;

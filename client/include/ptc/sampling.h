@@ -16,15 +16,16 @@ extern "C" {
 /* The settings of a job's sampling. They give the same global order under any parallelism (docs/order.md). */
 struct ptc_sampling {
 	size_t size;
-	uint64_t samples, seed; /* samples of the dataset; seed of the job */
+	uint64_t samples, seed; /* samples of the dataset; seed of their order (`data` in job.yaml), not of the job */
 	uint64_t global_batch;  /* samples a step consumes */
 	uint32_t micro_batch;   /* slots of a rank in a micro step */
 	uint32_t dp;            /* data-parallel ranks */
 	int32_t sequential;     /* 1: no shuffling */
 	/* ptc_generation.config, whose "micro_steps=" gives faster replicas more of a step (docs/order.md, "Unequal
-	 * micro steps"). Borrowed. "": all ranks compute equally many micro steps. NULL, or `size` does not include
-	 * this member: if dp and global_batch are those of the generation that ptc_next gave to this process, then the
-	 * configuration of that generation, and micro_batch has to be the generation's, too. Otherwise as "". */
+	 * micro steps"). Borrowed. "": all ranks compute equally many micro steps. NULL (also if `size` does not
+	 * include this member): the library looks at the generation that ptc_next gave to this process. If dp and
+	 * global_batch are those of that generation, its configuration counts, and micro_batch must be the
+	 * generation's, too. Otherwise NULL means the same as "". */
 	const char *config;
 };
 /* The number of micro steps in a step, equal on every rank; 0: an argument is out of range. */

@@ -22,6 +22,15 @@
 
 #include <cmocka.h>
 
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+#define TSAN 1
+#else
+#define TSAN 0
+#endif
+
 #define THREADS  8
 #define CALLS    2000
 #define MEMORIES 40 /* the size in pages tells them apart */
@@ -276,7 +285,8 @@ static void pages_that_are_there_are_mapped_many_at_once(void **state)
 	free(from);
 	print_message("%ld page faults one by one, %ld many at once\n", one_by_one, many);
 	assert_true(many <= one_by_one);
-	assert_true(many < (long)(ROOM_BYTES / PAGE / 2));
+	if (!TSAN) /* which has pages of its own for each of the copier's */
+		assert_true(many < (long)(ROOM_BYTES / PAGE / 2));
 }
 
 int main(int argc, char **argv)
