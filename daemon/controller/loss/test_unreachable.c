@@ -142,7 +142,7 @@ static uint16_t refusing_port(void)
 }
 
 /* So many are down, and have ranks of the job. The first has that name. */
-static void begin(char names[NODES][8], char *list[NODES], size_t n, const char *first)
+static void begin(char names[NODES][24], char *list[NODES], size_t n, const char *first)
 {
 	uint16_t port = refusing_port();
 
@@ -216,7 +216,7 @@ static void end(void)
 
 static void test_all_are_looked_at(void **state)
 {
-	char names[NODES][8], *list[NODES];
+	char names[NODES][24], *list[NODES];
 
 	(void)state;
 	begin(names, list, NODES, "127.0.0.2");
@@ -231,7 +231,7 @@ static void test_all_are_looked_at(void **state)
 /* A name is looked up on another thread, and nothing is told of a machine whose name is not known. */
 static void test_names(void **state)
 {
-	char names[NODES][8], *list[NODES];
+	char names[NODES][24], *list[NODES];
 
 	(void)state;
 	begin(names, list, 1, "one");
