@@ -93,6 +93,23 @@ static int walk_dp(struct walker *k, struct ptc_cand *c)
 	return rc;
 }
 
+/* Another cut may leave the device that has the most parameters fewer of them, but not fewer than the mean. */
+static void bound_parameters(struct ptc_pipe *p, uint32_t pp)
+{
+	double dense = 0, expert = 0;
+
+	for (uint32_t i = 0; i < pp; i++) {
+		dense += p->dense[i] / pp;
+		expert += p->expert[i] / pp;
+	}
+	if (p->dense_max > 0)
+		p->dense_hbm *= dense / p->dense_max;
+	if (p->expert_max > 0)
+		p->expert_hbm *= expert / p->expert_max;
+	p->dense_max = dense;
+	p->expert_max = expert;
+}
+
 static int walk_pipes(struct walker *k, struct ptc_cand *c)
 {
 	uint32_t most = PTC_MIN(k->w->model->layers, k->walk->devices / (c->tp * c->cp));
@@ -106,6 +123,8 @@ static int walk_pipes(struct walker *k, struct ptc_cand *c)
 			if ((uint64_t)c->pp * c->vpp > k->w->model->layers || (c->vpp > 1 && c->pp == 1))
 				continue;
 			ptc_cost_pipe(k->w, c, &k->layers, &k->pipe);
+			if (k->walk->bound)
+				bound_parameters(&k->pipe, c->pp);
 			rc = walk_dp(k, c);
 		}
 	}

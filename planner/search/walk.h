@@ -12,8 +12,9 @@ struct ptc_walk {
 	/* Candidates with slower steps need not be visited; the visitor may lower this. */
 	double slowest_s;
 	/* true: step times under `work` are only lower bounds for the works that are searched, because their layers may
-	 * be cut into stages differently. If a device has several stages, the bound then uses the mean time of all
-	 * devices, because the busiest device of one cut is no bound for other cuts. */
+	 * be cut into stages differently. So the bound uses the mean of all devices' parameters, not those of the
+	 * device that has the most in this cut. If a device has several stages, the bound also uses the mean time of
+	 * all devices, because the busiest device of one cut is no bound for other cuts. */
 	bool bound;
 	/* Gets one candidate that ptc_cand_check accepts. est has all but memory, which ptc_cost_memory(w, c, p, est)
 	 * adds. */
