@@ -354,7 +354,7 @@ static void *spawn_slowly(void *arg)
 {
 	char name[] = "true", *argv[] = { name, NULL }, path[256];
 	posix_spawn_file_actions_t files;
-	pid_t pid;
+	pid_t pid = -1;
 
 	(void)arg;
 	snprintf(path, sizeof path, "%s/spawns", getenv("PTC_TEST_DIR"));
