@@ -535,6 +535,22 @@ class Fuse(harness.Case):
             self.assertEqual(["big"], os.listdir(m.dir))
             m.stop()
 
+    @skip_unless_root
+    def test_reads_ahead(self):
+        """The kernel reads ahead 1 MiB of root's mount; a mapped file has its bytes."""
+        with self.cluster(nodes=1, devices=1) as c:
+            job = self.big_job(c, mib=8, config="tp=1")
+            m = Mount(self, c)
+            path, device = m.path("big/state/latest/model.safetensors"), os.stat(m.dir).st_dev
+            ahead = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
+            if not os.access(ahead, os.W_OK):
+                self.skipTest("/sys cannot be written")
+            with open(ahead) as f:
+                self.assertEqual("1024", f.read().strip())
+            with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as got, open(job.files["param"], "rb") as want:
+                self.assertEqual(want.read(), got[:])
+            m.stop()
+
     def test_ended_as_it_mounts(self):
         """Told to end as soon as its mount can be seen: the mount is gone with it."""
         for _ in range(25):

@@ -41,6 +41,7 @@
 #define STACK_MAX    16 /* mounts on top of each other that one call takes away */
 #define TURN_MS      2000
 #define TURN_POLL_MS 20
+#define READ_AHEAD   "1024" /* KiB */
 
 /* mountinfo writes these bytes as octal numbers. */
 static void unescape(char *s)
@@ -245,6 +246,35 @@ int ptc_fs_unmount(const char *dir, bool stale, struct ptc_error *err)
 		top_done(&t);
 	}
 	return rc;
+}
+
+/* The device number of the mount with this source, as mountinfo has it: "MAJOR:MINOR". */
+static bool device_of(const char *source, char ret_device[24])
+{
+	ptc_auto_fclose FILE *f = fopen("/proc/self/mountinfo", "re");
+	ptc_auto_free char *line = ptc_malloc(LINE_BYTES);
+
+	while (f && line && fgets(line, LINE_BYTES, f)) {
+		const char *dash = strstr(line, " - ");
+		char found[FS_SOURCE_MAX];
+
+		if (dash && sscanf(dash + 3, "%*s %63s", found) == 1 && !strcmp(found, source))
+			return sscanf(line, "%*d %*d %23s", ret_device) == 1;
+	}
+	return false;
+}
+
+void fs_mountpoint_read_ahead(const char *source)
+{
+	ptc_auto_fclose FILE *f = NULL;
+	char device[24], path[64];
+
+	if (geteuid() != 0 || !device_of(source, device))
+		return;
+	snprintf(path, sizeof(path), "/sys/class/bdi/%s/read_ahead_kb", device);
+	f = fopen(path, "we");
+	if (!f || fputs(READ_AHEAD, f) < 0 || fflush(f))
+		ptc_debug("fuse", "%s: %s; the kernel reads ahead 128 KiB", path, strerror(errno));
 }
 
 static bool is_ours(const struct top *t, const char *source)

@@ -12,6 +12,9 @@
 /* Mounts at dir. alone: a mount of ours at dir has no server any more. *ret_source names this mount among others. */
 int fs_mountpoint_open(const char *dir, bool others, bool alone, char ret_source[FS_SOURCE_MAX], int *ret_fd,
 		       struct ptc_error *err);
+/* Has the kernel read ahead 1 MiB of that mount's files instead of 128 KiB, if root serves it. To be called once the
+ * kernel has the answer to INIT, which sets its own number. Where /sys cannot be written, nothing changes. */
+void fs_mountpoint_read_ahead(const char *source);
 /* Detaches that mount. Another mount at dir stays. So does that mount while another one covers it. */
 void fs_mountpoint_close(const char *dir, const char *source);
 /* Whether a path lookup of dir reaches that mount. */

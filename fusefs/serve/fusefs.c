@@ -356,6 +356,8 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 	atomic_store(&fs->pass.init, 0);
 	fs_open_prepare(fs);
 	n = writev(fd, iov, count);
+	if (n >= 0 && fs->dir)
+		fs_mountpoint_read_ahead(fs->source);
 	if (n >= 0 && fs->backings)
 		fs_backings_begin(fs->backings); /* from now on the kernel takes backing files */
 	return n;

@@ -92,11 +92,11 @@ def timed(path, way, pids, clock):
         os.close(fd)
 
 
-def mount(build, cluster, directory):
+def mount(build, cluster, directory, *options):
     """ptc-fuse at the directory, asking n0."""
     read, write = os.pipe()
-    p = subprocess.Popen([os.path.join(build, "daemon", "ptc-fuse"), "--socket", cluster.nodes["n0"].socket, "--ready-fd",
-                          str(write), directory], env=cluster.environment(), pass_fds=[write], stdin=subprocess.DEVNULL)
+    p = subprocess.Popen([os.path.join(build, "daemon", "ptc-fuse"), *options, "--socket", cluster.nodes["n0"].socket,
+                          "--ready-fd", str(write), directory], env=cluster.environment(), pass_fds=[write], stdin=subprocess.DEVNULL)
     os.close(write)
     with os.fdopen(read) as f:
         said = f.read()
@@ -121,6 +121,7 @@ def bench_on(args, work, where, node, summary, measure, clock):
     cluster = Cluster.create(os.path.join(work, where), nodes=2, devices=1, near=False, transport=TRANSPORT, store=args.store,
                              ceiling=f"{args.mib * 3 // 2 + 768}MiB", build=args.build)
     served = None
+    options, kind = (("--backing", "0B"), ", no backing files") if args.no_backing else ((), "")
     try:
         cluster.up(timeout_s=60)
         job, top = os.path.join(work, "job.yaml"), tempfile.mkdtemp(dir=work)
@@ -140,14 +141,14 @@ def bench_on(args, work, where, node, summary, measure, clock):
                     served.terminate()
                     served.wait()
                     served = None
-                served = served or mount(args.build, cluster, top)
+                served = served or mount(args.build, cluster, top, *options)
                 pids = [served.pid, *(n.pid() for n in cluster.nodes.values())]
                 rounds.append({"subject": timed(path, way, pids, clock), "limit": timed(plain, limit, [], clock),
                                **({"stream": one_stream(args, work, measure)} if streamed else {})})
             about = {"scenario": "fuse", "transport": TRANSPORT, "bytes": rounds[0]["subject"]["bytes"]}
-            yield {**about, "what": f"{where}, {way}", "limit": "the file on tmpfs", **summary(rounds, "subject", "limit")}
+            yield {**about, "what": f"{where}, {way}{kind}", "limit": "the file on tmpfs", **summary(rounds, "subject", "limit")}
             if streamed:
-                yield {**about, "what": f"{where}, {way}, to one stream", "limit": "one bulk stream",
+                yield {**about, "what": f"{where}, {way}, to one stream{kind}", "limit": "one bulk stream",
                        **summary(rounds, "subject", "stream")}
     finally:
         if served:
