@@ -209,9 +209,24 @@ void ptc_group_end_held_locked(struct ptc_workers *w, struct group *g)
 	release_locked(w, g, true);
 }
 
+/* From when somebody can decide, he has all of the time to find out about the ranks: while nobody could, it was made
+ * longer from time to time only. */
+static void decidable_locked(struct ptc_workers *w, int64_t now)
+{
+	for (struct job *job = w->jobs; job; job = job->next)
+		for (struct group *g = job->groups; g; g = g->next) {
+			if (!g->held_from_ns)
+				continue;
+			g->held_until_ns = PTC_MAX(g->held_until_ns, now + WORKERS_DECIDES_MS * MS);
+			g->held_most_ns = PTC_MAX(g->held_most_ns, g->held_until_ns);
+		}
+}
+
 void ptc_workers_undecided(struct ptc_workers *w, bool undecided)
 {
 	pthread_mutex_lock(&w->lock);
+	if (w->undecided && !undecided)
+		decidable_locked(w, ptc_sys_now_ns());
 	w->undecided = undecided;
 	pthread_mutex_unlock(&w->lock);
 }
