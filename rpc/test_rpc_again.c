@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls whose connection is closed before anything was sent: made again, of every kind, and heard by the handler once.
- * Between the client and a real server stands a gate, which closes the first connections as a listener does that has
- * too many, and passes on the others' bytes. */
+/* Calls whose connection is closed before anything was sent, or whose request does not come: made again, of every kind,
+ * and heard by the handler once. Calls that stand: the next ones have another connection. Between the client and a real
+ * server stands a gate. It closes the first connections as a listener does that has too many, and passes on the others'
+ * bytes; it can take away the flow control of some, as a bit that changes on the way may. */
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/sys/sys.h"
 #include "base/test_leaks.h"
 #include "rpc/client/client.h"
@@ -22,16 +24,36 @@
 
 #include <cmocka.h>
 
-#define SHED      3     /* connections that are closed at first */
-#define CALL_MS   60000 /* deadline: nothing here waits for it */
-#define ALL_ROLES ((1u << PTC_ROLE_USER) | (1u << PTC_ROLE_NODE) | (1u << PTC_ROLE_ADMIN))
+#define SHED          3     /* connections that are closed at first */
+#define CALL_MS       60000 /* deadline: nothing here waits for it */
+#define LINKS         4
+#define PREFACE       24
+#define WINDOW_UPDATE 8
+#define BIG           (256u << 10) /* HTTP/2 lets a connection send 65535 bytes until it is given more */
+#define ALL_ROLES     ((1u << PTC_ROLE_USER) | (1u << PTC_ROLE_NODE) | (1u << PTC_ROLE_ADMIN))
 
 static atomic_int heard; /* calls that a handler began */
+static const uint8_t big[BIG];
+
+/* What goes one way through a connection whose flow control is taken away. */
+struct flow {
+	size_t pass; /* so many more bytes belong to the frame */
+	bool drops;  /* .. which does not go on */
+	uint8_t head[9];
+	size_t nhead;
+};
+
+struct link {
+	int fd[2]; /* the client's, the server's; -1: not open */
+	bool starved;
+	struct flow flow[2]; /* from each */
+};
 
 struct gate {
 	int listener, stop[2];
-	atomic_int closed, shed; /* so far; how many are closed in all, -1: all */
-	atomic_bool cut;         /* ends what is connected */
+	atomic_int closed, shed;   /* so far; how many are closed in all, -1: all */
+	atomic_int passed, starve; /* so far; of so many of them, the first ones, flow control is taken away */
+	atomic_bool cut;           /* ends what is connected */
 	struct sockaddr_in server;
 	pthread_t thread;
 };
@@ -47,55 +69,106 @@ struct fixture {
 
 /* ---- the gate ------------------------------------------------------------------------ */
 
-static bool pass(int from, int to)
+static int put(int to, const uint8_t *data, size_t n)
 {
-	char buf[4096];
-	ssize_t n = read(from, buf, sizeof buf);
+	ssize_t m = 0;
 
-	for (ssize_t at = 0, m; n > 0 && at < n; at += m)
-		if ((m = send(to, buf + at, (size_t)(n - at), MSG_NOSIGNAL)) <= 0)
-			return false;
-	return n > 0;
+	for (size_t at = 0; at < n; at += (size_t)m)
+		if ((m = send(to, data + at, n - at, MSG_NOSIGNAL)) <= 0)
+			return -1;
+	return 0;
 }
 
-/* One connection at a time, which is what a channel has. */
+/* Passes on bytes of HTTP/2, without the frames that give flow control. */
+static int put_starved(struct flow *f, int to, const uint8_t *data, size_t n)
+{
+	for (size_t at = 0, m; at < n; at += m) {
+		m = PTC_MIN(n - at, f->pass);
+		if (m) {
+			if (!f->drops && put(to, data + at, m) != 0)
+				return -1;
+			f->pass -= m;
+			continue;
+		}
+		m = PTC_MIN(n - at, sizeof f->head - f->nhead);
+		memcpy(f->head + f->nhead, data + at, m);
+		f->nhead += m;
+		if (f->nhead < sizeof f->head)
+			continue;
+		f->nhead = 0;
+		f->pass = (size_t)f->head[0] << 16 | (size_t)f->head[1] << 8 | f->head[2];
+		f->drops = f->head[3] == WINDOW_UPDATE;
+		if (!f->drops && put(to, f->head, sizeof f->head) != 0)
+			return -1;
+	}
+	return 0;
+}
+
+static bool pass(struct link *l, int from)
+{
+	uint8_t buf[4096];
+	ssize_t n = read(l->fd[from], buf, sizeof buf);
+
+	if (n <= 0)
+		return false;
+	return (l->starved ? put_starved(&l->flow[from], l->fd[!from], buf, (size_t)n)
+			   : put(l->fd[!from], buf, (size_t)n)) == 0;
+}
+
+static void link_close(struct link *l)
+{
+	for (int i = 0; i < 2; i++) {
+		if (l->fd[i] >= 0)
+			close(l->fd[i]);
+		l->fd[i] = -1;
+	}
+}
+
+static void link_open(struct gate *g, struct link *l)
+{
+	int fd = accept(g->listener, NULL, NULL);
+
+	if (atomic_load(&g->shed) < 0 || atomic_load(&g->closed) < atomic_load(&g->shed)) {
+		close(fd);
+		atomic_fetch_add(&g->closed, 1);
+		return;
+	}
+	*l = (struct link){ .fd = { fd, socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0) },
+			    .starved = atomic_fetch_add(&g->passed, 1) < atomic_load(&g->starve) };
+	l->flow[0].pass = PREFACE; /* a client says this before its first frame */
+	assert_int_equal(connect(l->fd[1], (struct sockaddr *)&g->server, sizeof g->server), 0);
+}
+
 static void *gate_main(void *arg)
 {
+	struct link link[LINKS];
 	struct gate *g = arg;
-	int fd[2] = { -1, -1 };
 
+	for (int i = 0; i < LINKS; i++)
+		link[i] = (struct link){ .fd = { -1, -1 } };
 	for (;;) {
-		struct pollfd p[] = { { g->stop[0], POLLIN, 0 },
-				      { g->listener, POLLIN, 0 },
-				      { fd[0], POLLIN, 0 },
-				      { fd[1], POLLIN, 0 } };
-		bool over = false;
+		struct pollfd p[2 + 2 * LINKS] = { { g->stop[0], POLLIN, 0 }, { g->listener, POLLIN, 0 } };
+		struct link *spare = NULL;
 
-		poll(p, 4, 20);
+		for (int i = 0; i < 2 * LINKS; i++)
+			p[2 + i] = (struct pollfd){ link[i / 2].fd[i % 2], POLLIN, 0 };
+		poll(p, 2 + 2 * LINKS, 20);
 		if (p[0].revents)
 			break;
-		over = atomic_load(&g->cut) || (p[2].revents && !pass(fd[0], fd[1])) ||
-		       (p[3].revents && !pass(fd[1], fd[0]));
-		for (int i = 0; over && i < 2; i++) {
-			if (fd[i] >= 0)
-				close(fd[i]);
-			fd[i] = -1;
+		for (int i = 0; i < LINKS; i++) {
+			struct link *l = &link[i];
+
+			if (l->fd[0] >= 0 && (atomic_load(&g->cut) || (p[2 + 2 * i].revents && !pass(l, 0)) ||
+					      (p[3 + 2 * i].revents && !pass(l, 1))))
+				link_close(l);
+			if (l->fd[0] < 0)
+				spare = l;
 		}
-		if (!p[1].revents || fd[0] >= 0)
-			continue;
-		fd[0] = accept(g->listener, NULL, NULL);
-		if (atomic_load(&g->shed) < 0 || atomic_load(&g->closed) < atomic_load(&g->shed)) {
-			close(fd[0]);
-			fd[0] = -1;
-			atomic_fetch_add(&g->closed, 1);
-			continue;
-		}
-		fd[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		assert_int_equal(connect(fd[1], (struct sockaddr *)&g->server, sizeof g->server), 0);
+		if (p[1].revents && spare)
+			link_open(g, spare);
 	}
-	for (int i = 0; i < 2; i++)
-		if (fd[i] >= 0)
-			close(fd[i]);
+	for (int i = 0; i < LINKS; i++)
+		link_close(&link[i]);
 	return NULL;
 }
 
@@ -114,6 +187,8 @@ static int gate_open(struct gate *g, int server_port)
 	atomic_init(&g->closed, 0);
 	atomic_init(&g->shed, SHED);
 	atomic_init(&g->cut, false);
+	atomic_init(&g->passed, 0);
+	atomic_init(&g->starve, 0);
 	assert_int_equal(pthread_create(&g->thread, NULL, gate_main, g), 0);
 	return ntohs(a.sin_port);
 }
@@ -147,6 +222,31 @@ static int h_echo(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	return rc;
 }
 
+/* Answers with many bytes, in one message. */
+static int h_big(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct ptc_rpc_message *m;
+	struct ptc_rpc_part p = { .data = big, .len = sizeof big };
+	int rc = ptc_rpc_call_recv(call, &m, err);
+
+	return rc ? rc : ptc_rpc_call_send(call, &p, 1, err);
+}
+
+/* Answers with the number of bytes that have come. */
+static int h_count(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct ptc_rpc_message *m;
+	char text[32];
+	size_t n = 0;
+	int rc;
+
+	atomic_fetch_add(&heard, 1);
+	while ((rc = ptc_rpc_call_recv(call, &m, err)) == 0 && m)
+		n += ptc_rpc_message_len(m);
+	snprintf(text, sizeof text, "%zu", n);
+	return rc ? rc : ptc_rpc_call_send(call, &(struct ptc_rpc_part){ .data = text, .len = strlen(text) }, 1, err);
+}
+
 static int h_wait(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	atomic_fetch_add(&heard, 1);
@@ -170,6 +270,9 @@ static int setup(void **state)
 	assert_int_equal(ptc_rpc_server_new(&so, &f->srv, NULL), 0);
 	assert_int_equal(ptc_rpc_server_method(f->srv, "/t.T/Echo", ALL_ROLES, h_echo, NULL, NULL), 0);
 	assert_int_equal(ptc_rpc_server_method(f->srv, "/t.T/Wait", ALL_ROLES, h_wait, NULL, NULL), 0);
+	assert_int_equal(ptc_rpc_server_method(f->srv, "/t.T/Big", ALL_ROLES, h_big, NULL, NULL), 0);
+	assert_int_equal(ptc_rpc_server_method(f->srv, "/t.T/Count", ALL_ROLES, h_count, NULL, NULL), 0);
+	ptc_rpc_server_method_kind(f->srv, "/t.T/Count", PTC_RPC_BULK);
 	assert_int_equal(ptc_rpc_server_listen_insecure(f->srv, "127.0.0.1:0", &port, NULL), 0);
 	assert_int_equal(ptc_rpc_server_start(f->srv, NULL), 0);
 	snprintf(target, sizeof target, "127.0.0.1:%d", gate_open(&f->gate, port));
@@ -377,6 +480,133 @@ static void given_up(void **state)
 	assert_int_equal(atomic_load(&heard), 0);
 }
 
+/* ---- connections that have lost their flow control ----------------------------------------------- */
+
+static void starve(struct fixture *f, int n)
+{
+	atomic_store(&f->gate.shed, 0);
+	atomic_store(&f->gate.starve, n);
+}
+
+static void counted(struct ptc_rpc_stream *s, const char *expected)
+{
+	struct ptc_rpc_message *m;
+	char text[32] = "";
+
+	assert_int_equal(ptc_rpc_stream_half_close(s, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_recv(s, &m, NULL), 0);
+	assert_non_null(m);
+	ptc_rpc_message_read(m, text, sizeof text - 1);
+	assert_string_equal(text, expected);
+	ptc_rpc_stream_free(s);
+}
+
+/* The server says so after a while; then the calls are made again over another connection. One whose owner does
+ * something else first is not, and is told what, where, and what to do. */
+static void a_request_that_does_not_come(void **state)
+{
+	struct fixture *f = *state;
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_rpc_part part = { .data = big, .len = sizeof big };
+	struct ptc_rpc_stream *s, *idle;
+	struct ptc_rpc_message *m;
+	struct done d = { 0 };
+
+	starve(f, 1);
+	assert_int_equal(ptc_rpc_stream_open(f->ch, "/t.T/Count", 0, NULL, 0, &idle, NULL), 0);
+	ptc_rpc_unary_async(f->client, f->ch, "/t.T/Count", big, sizeof big, CALL_MS, on_done, &d);
+	assert_int_equal(ptc_rpc_stream_open(f->ch, "/t.T/Count", 0, NULL, 0, &s, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_send(s, &part, 1, &err), 0);
+	counted(s, "262144");
+	run_until(f, &d);
+	assert_int_equal(d.status, 0);
+	assert_memory_equal(d.got, "262144", 6);
+	assert_int_equal(ptc_rpc_stream_recv(idle, &m, &err), PTC_ETIMEOUT);
+	print_message("%s\n", err.text);
+	assert_non_null(strstr(err.text, "the request of /t.T/Count from ipv4:127.0.0.1:"));
+	assert_non_null(strstr(err.text, " has not come whole within 10 s; ask again, over a new connection"));
+	ptc_rpc_stream_free(idle);
+	assert_int_equal(atomic_load(&heard), 2);
+	assert_int_equal(atomic_load(&f->gate.passed), 2);
+}
+
+static int ask_big(struct fixture *f, int patience_ms)
+{
+	struct ptc_rpc_part part = { .data = "x", .len = 1 };
+	struct ptc_rpc_stream *s;
+	struct ptc_rpc_message *m = NULL;
+	int rc;
+
+	assert_int_equal(ptc_rpc_stream_open(f->ch, "/t.T/Big", 0, NULL, 0, &s, NULL), 0);
+	ptc_rpc_stream_patience(s, patience_ms);
+	assert_int_equal(ptc_rpc_stream_send(s, &part, 1, NULL), 0);
+	rc = ptc_rpc_stream_recv(s, &m, NULL);
+	if (rc == 0)
+		assert_int_equal(ptc_rpc_message_len(m), BIG);
+	ptc_rpc_stream_free(s);
+	return rc;
+}
+
+static void after_patience_another_connection(void **state)
+{
+	struct fixture *f = *state;
+
+	starve(f, 2);
+	assert_int_equal(ask_big(f, 500), PTC_ETIMEOUT);
+	assert_int_equal(ask_big(f, 500), PTC_ETIMEOUT);
+	assert_int_equal(ask_big(f, CALL_MS), 0);
+	assert_int_equal(ask_big(f, CALL_MS), 0);
+	assert_int_equal(atomic_load(&f->gate.passed), 3);
+}
+
+/* A deadline of less than 5 s proves nothing. */
+static void after_a_deadline_another_connection(void **state)
+{
+	struct fixture *f = *state;
+	void *reply;
+	size_t len;
+
+	starve(f, 1);
+	assert_int_equal(ptc_rpc_unary(f->ch, "/t.T/Big", "x", 1, 200, NULL, 0, &reply, &len, NULL), PTC_ETIMEOUT);
+	assert_int_equal(ptc_rpc_unary(f->ch, "/t.T/Big", "x", 1, 5100, NULL, 0, &reply, &len, NULL), PTC_ETIMEOUT);
+	assert_int_equal(atomic_load(&f->gate.passed), 1);
+	assert_int_equal(ptc_rpc_unary(f->ch, "/t.T/Big", "x", 1, CALL_MS, NULL, 0, &reply, &len, NULL), 0);
+	assert_int_equal(len, BIG);
+	ptc_free(reply);
+	assert_int_equal(atomic_load(&f->gate.passed), 2);
+}
+
+static void *stood_main(void *arg)
+{
+	usleep(300000);
+	ptc_rpc_stream_stood(arg);
+	return NULL;
+}
+
+/* Its owner waits in a send, and another thread's watch ends that. A call under way keeps its connection. */
+static void after_a_send_another_connection(void **state)
+{
+	struct fixture *f = *state;
+	struct ptc_rpc_part part = { .data = big, .len = sizeof big }, small = { .data = "x", .len = 1 };
+	struct ptc_rpc_stream *s, *other;
+	pthread_t t;
+
+	starve(f, 1);
+	assert_int_equal(ptc_rpc_stream_open(f->ch, "/t.T/Count", 0, NULL, 0, &other, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_send(other, &small, 1, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_open(f->ch, "/t.T/Count", 0, NULL, 0, &s, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_send(s, &small, 1, NULL), 0);
+	assert_int_equal(pthread_create(&t, NULL, stood_main, s), 0);
+	assert_int_equal(ptc_rpc_stream_send(s, &part, 1, NULL), PTC_ECANCELED);
+	pthread_join(t, NULL);
+	ptc_rpc_stream_free(s);
+	assert_int_equal(ptc_rpc_stream_open(f->ch, "/t.T/Count", 0, NULL, 0, &s, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_send(s, &part, 1, NULL), 0);
+	counted(s, "262144");
+	counted(other, "1");
+	assert_int_equal(atomic_load(&f->gate.passed), 2);
+}
+
 #define CASE(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
@@ -389,6 +619,10 @@ int main(void)
 		CASE(streams),
 		CASE(a_stream_is_cancelled_by_another_thread),
 		CASE(given_up),
+		CASE(a_request_that_does_not_come),
+		CASE(after_patience_another_connection),
+		CASE(after_a_deadline_another_connection),
+		CASE(after_a_send_another_connection),
 	};
 	int failed;
 

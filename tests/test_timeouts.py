@@ -50,6 +50,9 @@ class Timeouts(unittest.TestCase):
         for name, (*_, longer) in table.items():
             for other in filter(None, (x.strip() for x in longer.split(","))):
                 self.assertGreater(values[name], values[other], f"{name}, {other}")
+        hold = ("a rank ends its update", "a rank is frozen", "blobs of a frozen rank", "the last rank's blobs")
+        gone = constant("daemon/workers/copier/copier.c", "GONE_MS") # a process that hangs is killed, and waited for so long
+        self.assertGreater(values["ranks are asked for"], sum(values[name] for name in hold) + gone)
         self.assertEqual(values["keep-alive"] * 2 + 5000, values["a node that hangs is noticed"])
         self.assertIn(": PTC_JOB_NODE_WAIT_MS;", read("daemon", "core", "job_core.c")) # without options
         self.assertRegex(read("daemon", "config", "timeouts.c"), r"\bPTC_JOB_NODE_WAIT_MS, false")

@@ -327,7 +327,8 @@ class Together:
                 pid, ended = self.read(path)
                 if ended >= step:
                     break
-                if self.fails and pid and self.gone(pid):
+                # It may have ended the step after we looked, and before it died: then the others have seen that, and go on.
+                if self.fails and pid and self.gone(pid) and self.read(path)[1] < step:
                     self.fail()
                 time.sleep(0.001)
 

@@ -242,6 +242,36 @@ static void rank_left(struct rank *r)
 		pause();
 }
 
+/* What it has published lies, as it says, where nothing answers. */
+static void rank_strays(uint64_t step)
+{
+	struct ptc_local_page *page = NULL;
+	char path[256], line[512];
+	void *at, *hung;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	int fd;
+
+	rank_check(maps != NULL, NULL, "maps");
+	while (!page && fgets(line, sizeof line, maps))
+		if (strstr(line, "memfd:ptc-page") && sscanf(line, "%p", &at) == 1)
+			page = at;
+	fclose(maps);
+	snprintf(path, sizeof path, "%s/fs/w", getenv("PTC_TEST_DIR"));
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	hung = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	rank_check(page && fd >= 0 && hung != MAP_FAILED, NULL, "mmap");
+	close(fd);
+	for (int i = 0; i < 2; i++) {
+		atomic_store(&page->published[i].address, (uint64_t)(uintptr_t)hung);
+		atomic_store(&page->published[i].bytes, 8);
+		atomic_store(&page->published[i].from, step + 1);
+	}
+	snprintf(path, sizeof path, "%s/strayed", getenv("PTC_TEST_DIR"));
+	close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+	for (;;)
+		pause();
+}
+
 /* 1: the generation has ended */
 static void rank_train(struct rank *r, const char *how, uint64_t last)
 {
@@ -280,6 +310,8 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 		}
 		if (strcmp(how, "left") == 0 && step == 5 && r->gen.rank == 1)
 			rank_left(r);
+		if (strcmp(how, "strays") == 0 && step == 5 && r->gen.rank == 0)
+			rank_strays(step);
 		if (strcmp(how, "stuck") == 0 && step == 5)
 			printf("%d", *(volatile char *)r->page); /* until the file system has gone */
 		nap_us(500);
@@ -375,7 +407,9 @@ static void rank_says(const struct rank *r)
 
 static bool rank_survives(const char *how)
 {
-	static const char *const those[] = { "survives", "leaves", "meets", "twice", "left", "spawns", "clips" };
+	static const char *const those[] = {
+		"survives", "leaves", "meets", "twice", "left", "spawns", "clips", "strays"
+	};
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(those); i++)
 		if (strcmp(how, those[i]) == 0)
@@ -3072,6 +3106,37 @@ static void test_memory_hangs(void **state)
 	assert_true(atomic_load(&let_go));
 }
 
+/* A frozen rank whose blobs cannot be read is not held, and its row says why; the other is, and the controller's
+ * patience for the node's answer is longer. */
+static void test_hold_blobs_hang(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "strays", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_slot_view *slots;
+	char env[96], path[128];
+	int64_t until_ns;
+	size_t n;
+
+	(void)state;
+	if (!hungfs_begin())
+		skip();
+	snprintf(env, sizeof env, "PTC_TEST_DIR=%s", t.dir);
+	snprintf(path, sizeof path, "%s/strayed", t.dir);
+	g->env[1] = env;
+	start_generation(g, NULL, 0);
+	while (access(path, F_OK) != 0)
+		nap_us(1000);
+	until_ns = ptc_sys_now_ns() + INT64_C(15000000000); /* ASK_MS of daemon/controller/recovery */
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, 0, WAIT, &err), &err);
+	assert_true(ptc_sys_now_ns() < until_ns);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+	assert_int_equal(n, 2);
+	assert_string_equal(slots[0].not_held, "its blobs and cursors could not be read");
+	assert_null(slots[1].not_held);
+	ptc_workers_slots_done(t.w, slots, n);
+	end(g);
+}
+
 /* Its only rank is past step 5, and waits: it reads from the file system that hangs. */
 static bool reads(const struct group *g)
 {
@@ -3215,6 +3280,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_copier_is_always_killed, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_memory_flickers, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_memory_hangs, setup_hang, teardown_hang),
+	cmocka_unit_test_setup_teardown(test_hold_blobs_hang, setup, teardown_hang),
 	cmocka_unit_test_setup_teardown(test_start_beside_stuck, setup_hang, teardown_hang),
 	cmocka_unit_test_setup_teardown(test_memory_hangs_and_ptcd_ends, setup_hang, teardown_hang),
 	cmocka_unit_test_setup_teardown(test_turned_is_not_read, setup, teardown),

@@ -3,8 +3,8 @@
  *
  * Happy path: the thread takes a completed call from the queue, appends it to the done list and posts one drain to the
  * loop, which runs the callbacks. If the answer is a stream, the thread takes each message, hands it over and asks for
- * the next one. A call whose connection was closed before anything was sent waits in a list of the thread's and is made
- * again (ptc_rpc_again_ms).
+ * the next one. A call of which no handler has heard waits in a list of the thread's and is made again
+ * (ptc_rpc_again_ms).
  *
  * Failure modes: a call that cannot be started goes straight to the done list with its error. When the loop has been
  * stopped, or the client is freed, what is left is called back by ptc_rpc_client_free() with PTC_ECANCELED. If there is
@@ -184,7 +184,7 @@ static void message_take(struct ptc_rpc_async *call)
 		return;
 	}
 	rc = ptc_rpc_message_init(&m, buf, &call->err);
-	if (!rc && ptc_rpc_channel_disowns(call->u.ch, call->u.core, &call->u.listed))
+	if (!rc && ptc_rpc_channel_disowns(call->u.ch, call->u.core, &call->u.from.listed))
 		rc = ptc_rpc_channel_disowned(call->u.ch, &call->err);
 	if (!rc)
 		rc = call->on_message(call->arg, &m, &call->err);
@@ -251,9 +251,10 @@ static void start_locked(struct ptc_rpc_async *call, const struct ptc_rpc_unary_
 static bool wait_locked(struct ptc_rpc_async *call)
 {
 	struct ptc_rpc_client *c = call->client;
-	int pause_ms = call->err.code || call->cancelled || c->stopping
-			       ? 0
-			       : ptc_rpc_again_ms(&call->u.out, call->ch->target, call->began_ns, call->timeout_ms);
+	int pause_ms =
+		call->err.code || call->cancelled || c->stopping
+			? 0
+			: ptc_rpc_again_ms(call->ch, &call->u.from, &call->u.out, call->began_ns, call->timeout_ms);
 
 	if (!pause_ms)
 		return false;

@@ -27,7 +27,9 @@
 
 #define OLD_NS         (INT64_C(60) * 1000000000) /* longer than a connection takes to be made */
 #define RETRY_MS       5000                       /* how long a call tries again that was closed before it was sent */
-#define RETRY_LEAST_MS 20                         /* the pause before, at most twice as long */
+#define UNHEARD_MS     15000 /* ... or whose request did not come, which servers say after 10 s: once */
+#define STOOD_NS       (INT64_C(5) * 1000000000) /* a shorter deadline proves nothing; a connection may take so long */
+#define RETRY_LEAST_MS 20                        /* the pause before, at most twice as long */
 
 /* ---- channels ---------------------------------------------------------------- */
 
@@ -159,14 +161,16 @@ struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel)
 	return NULL;
 }
 
-/* After certificates were renewed, or others revoked: the next connection is another channel's. The one before stays
- * for a while, for calls that have just been made and wait for its connection; those that have one keep it as long as
- * they need it. Where no other can be made, `listed` stays too, so that each call looks whether its peer is revoked. */
+/* After certificates were renewed, or others revoked, or a call stood: the next connection is another core's. The one
+ * before stays for a while, for calls that have just been made and wait for its connection; those that have one keep it
+ * as long as they need it. Where no other can be made, `listed` stays too, so that each call looks whether its peer is
+ * revoked. */
 static void renew_locked(struct ptc_rpc_channel *ch)
 {
 	const unsigned now = ptc_rpc_tls_renewals(), listed = ch->trust ? ptc_rpc_trust_epoch(ch->trust) : 0;
 	const int64_t now_ns = ptc_sys_now_ns();
-	const bool same = ch->renewed == now && ch->tried == listed;
+	const bool renews = ch->opts.renews && ch->opts.tls;
+	const bool same = !ch->stood && (!renews || (ch->renewed == now && ch->tried == listed));
 	struct ptc_error err = PTC_ERROR_INIT;
 	grpc_channel *core;
 
@@ -176,6 +180,9 @@ static void renew_locked(struct ptc_rpc_channel *ch)
 	}
 	if (same)
 		return;
+	if (ch->stood)
+		ptc_debug("rpc", "peer %s: a call stood, so the next one makes a connection of its own", ch->target);
+	ch->stood = false;
 	ch->renewed = now;
 	ch->tried = listed;
 	if (core_new(&ch->opts, &core, &err) != 0) {
@@ -186,7 +193,17 @@ static void renew_locked(struct ptc_rpc_channel *ch)
 	ch->old = ch->core;
 	ch->old_ns = now_ns;
 	ch->core = core;
+	ch->turn++;
 	ch->listed = listed;
+}
+
+/* A foreign server that does not answer has more to do than it can: new connections would be more of it. */
+void ptc_rpc_channel_stood(struct ptc_rpc_channel *ch, unsigned turn)
+{
+	pthread_mutex_lock(&ch->lock);
+	if (turn == ch->turn && !ch->opts.quiet_idle)
+		ch->stood = true;
+	pthread_mutex_unlock(&ch->lock);
 }
 
 bool ptc_rpc_channel_disowns(struct ptc_rpc_channel *ch, grpc_call *call, unsigned *listed)
@@ -212,7 +229,7 @@ void ptc_rpc_channel_retry(struct ptc_rpc_channel *channel)
 }
 
 int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_completion_queue *cq, int timeout_ms,
-			 grpc_call **ret_call, unsigned *ret_listed, struct ptc_error *err)
+			 grpc_call **ret_call, struct ptc_rpc_origin *ret_from, struct ptc_error *err)
 {
 	gpr_timespec until = gpr_inf_future(GPR_CLOCK_MONOTONIC);
 	grpc_slice name;
@@ -223,10 +240,9 @@ int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_co
 		until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout_ms, GPR_TIMESPAN));
 	name = grpc_slice_from_copied_string(method);
 	pthread_mutex_lock(&ch->lock);
-	if (ch->opts.renews && ch->opts.tls)
-		renew_locked(ch);
+	renew_locked(ch);
 	*ret_call = grpc_channel_create_call(ch->core, NULL, GRPC_PROPAGATE_DEFAULTS, cq, name, NULL, until, NULL);
-	*ret_listed = ch->listed;
+	*ret_from = (struct ptc_rpc_origin){ .listed = ch->listed, .turn = ch->turn, .made_ns = ptc_sys_now_ns() };
 	pthread_mutex_unlock(&ch->lock);
 	grpc_slice_unref(name);
 	return 0;
@@ -284,14 +300,37 @@ grpc_op ptc_rpc_outcome_initial_op(struct ptc_rpc_outcome *o)
 			  .data.recv_initial_metadata.recv_initial_metadata = &o->initial };
 }
 
-/* Nothing of the peer's has come: what a peer says of its own calls does not count. */
-int ptc_rpc_again_ms(const struct ptc_rpc_outcome *o, const char *target, int64_t began_ns, int timeout_ms)
+static bool says(const struct ptc_rpc_outcome *o, const char *key)
 {
-	const int most_ms = timeout_ms ? PTC_MIN(timeout_ms, RETRY_MS) : RETRY_MS;
+	for (size_t i = 0; i < o->trailing.count; i++)
+		if (grpc_slice_str_cmp(o->trailing.metadata[i].key, key) == 0)
+			return true;
+	return false;
+}
+
+/* A deadline that a handler of the peer's says has passed is another one. */
+void ptc_rpc_channel_judge(struct ptc_rpc_channel *ch, const struct ptc_rpc_origin *from,
+			   const struct ptc_rpc_outcome *o)
+{
+	if (says(o, PTC_RPC_UNHEARD_KEY) || (o->code == GRPC_STATUS_DEADLINE_EXCEEDED && !says(o, PTC_RPC_STATUS_KEY) &&
+					     ptc_sys_now_ns() - from->made_ns >= STOOD_NS))
+		ptc_rpc_channel_stood(ch, from->turn);
+}
+
+/* Closed early: nothing of the peer's has come; what a peer says of its own calls does not count. */
+int ptc_rpc_again_ms(struct ptc_rpc_channel *ch, const struct ptc_rpc_origin *from, const struct ptc_rpc_outcome *o,
+		     int64_t began_ns, int timeout_ms)
+{
+	const bool unheard = says(o, PTC_RPC_UNHEARD_KEY);
+	const int limit_ms = unheard ? UNHEARD_MS : RETRY_MS;
+	const int most_ms = timeout_ms ? PTC_MIN(timeout_ms, limit_ms) : limit_ms;
 	unsigned char dice = 0;
 
-	if (o->initial.count || o->trailing.count || !ptc_rpc_status_closed_early(o->code, o->details, target) ||
-	    ptc_sys_now_ns() - began_ns >= most_ms * INT64_C(1000000))
+	ptc_rpc_channel_judge(ch, from, o);
+	if (!unheard &&
+	    (o->initial.count || o->trailing.count || !ptc_rpc_status_closed_early(o->code, o->details, ch->target)))
+		return 0;
+	if (ptc_sys_now_ns() - began_ns >= most_ms * INT64_C(1000000))
 		return 0;
 	(void)ptc_sys_random(&dice, sizeof dice, NULL);
 	return RETRY_LEAST_MS + dice % RETRY_LEAST_MS;
@@ -330,7 +369,7 @@ int ptc_rpc_unary_open(struct ptc_rpc_unary_call *u, struct ptc_rpc_channel *ch,
 	u->ch = ptc_rpc_channel_ref(ch);
 	rc = ptc_rpc_meta_pack(&u->meta, args->meta, args->nmeta, err);
 	if (!rc)
-		rc = ptc_rpc_channel_call(ch, args->method, cq, args->timeout_ms, &u->core, &u->listed, err);
+		rc = ptc_rpc_channel_call(ch, args->method, cq, args->timeout_ms, &u->core, &u->from, err);
 	if (!rc && args->packed)
 		u->request = grpc_byte_buffer_copy(args->packed);
 	else if (!rc)
@@ -379,8 +418,9 @@ static int flatten(grpc_byte_buffer *buf, void **ret_data, size_t *ret_len, stru
 
 int ptc_rpc_unary_status(struct ptc_rpc_unary_call *u, struct ptc_error *err)
 {
-	if (ptc_rpc_channel_disowns(u->ch, u->core, &u->listed))
+	if (ptc_rpc_channel_disowns(u->ch, u->core, &u->from.listed))
 		return ptc_rpc_channel_disowned(u->ch, err);
+	ptc_rpc_channel_judge(u->ch, &u->from, &u->out);
 	return ptc_rpc_status_from_core(u->out.code, &u->out.trailing, u->out.details, u->ch->target, err);
 }
 
@@ -435,7 +475,7 @@ int ptc_rpc_unary(struct ptc_rpc_channel *channel, const char *method, const voi
 			break;
 		ptc_rpc_slot_wait(cq, &slot);
 		rc = ptc_rpc_unary_result(&u, ret_reply, ret_len, err);
-		again_ms = rc ? ptc_rpc_again_ms(&u.out, channel->target, began_ns, timeout_ms) : 0;
+		again_ms = rc ? ptc_rpc_again_ms(channel, &u.from, &u.out, began_ns, timeout_ms) : 0;
 		ptc_rpc_unary_done(&u);
 		if (again_ms) {
 			usleep(1000u * (unsigned)again_ms);

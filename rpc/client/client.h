@@ -3,9 +3,16 @@
  * calls; blocking streams. For failure modes and the thread model see rpc/rpc.h.
  *
  * A listener that has too many connections closes some before anything was sent. Then no handler has heard of the call,
- * and the call is made again after a short random pause, for at most 5 s and within its deadline. This holds for unary
- * and asynchronous calls. It holds for a stream if the first thing that its owner does is to send a message. Nothing
- * else is retried.
+ * and the call is made again after a short random pause, for at most 5 s and within its deadline. If a server says that
+ * a call came without its request, no handler has heard of that call either; it is made again once, over a new
+ * connection. This holds for unary and asynchronous calls. It holds for a stream if the first thing that its owner does
+ * is to send a message. Nothing else is retried.
+ *
+ * A connection may live and yet pass no more bytes: without TLS, a bit that changed on the way can take its flow
+ * control. So a call that stands is taken for a sign of that, and the channel's next call makes a new connection. A
+ * call stands if its patience (ptc_rpc_stream_patience) or a deadline of at least 5 s ends, if its owner says so
+ * (ptc_rpc_stream_stood), or if the server says so. Calls under way keep their connection. Channels with quiet_idle do
+ * none of this.
  */
 #pragma once
 
@@ -91,5 +98,6 @@ void ptc_rpc_stream_patience(struct ptc_rpc_stream *s, int ms);
 /* Waits for the peer's status. Messages that were not received yet are dropped. If the stream has no end, cancel it
  * first. */
 int ptc_rpc_stream_finish(struct ptc_rpc_stream *s, struct ptc_error *err);
-void ptc_rpc_stream_cancel(struct ptc_rpc_stream *s);                 /* any thread */
+void ptc_rpc_stream_cancel(struct ptc_rpc_stream *s); /* any thread */
+void ptc_rpc_stream_stood(struct ptc_rpc_stream *s);  /* cancels it because the peer lets it stand; any thread */
 struct ptc_rpc_stream *ptc_rpc_stream_free(struct ptc_rpc_stream *s); /* cancels if unfinished; NULL ok */

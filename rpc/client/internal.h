@@ -6,9 +6,11 @@
 #include "rpc/internal.h"
 
 struct ptc_rpc_channel {
-	pthread_mutex_t lock; /* guards core, old, renewed, listed, tried */
+	pthread_mutex_t lock; /* guards core, old, old_ns, turn, stood, renewed, listed, tried */
 	grpc_channel *core;
-	grpc_channel *old; /* the core from before certificates were renewed; NULL: none */
+	unsigned turn;     /* of core: each is made with the next number */
+	bool stood;        /* a call on core stood: the next call gets another core, with a connection of its own */
+	grpc_channel *old; /* the core before this one; NULL: none */
 	int64_t old_ns;    /* when it became the old one */
 	unsigned renewed;
 	struct ptc_rpc_trust *trust;      /* NULL: no list of revoked certificates */
@@ -19,10 +21,19 @@ struct ptc_rpc_channel {
 	char target[PTC_RPC_ADDRESS_MAX], expect_node[PTC_NAME_MAX + 1];
 };
 struct ptc_rpc_channel *ptc_rpc_channel_ref(struct ptc_rpc_channel *ch);
-/* Makes a call; nothing is sent yet. *ret_listed: the epoch of the list of revoked certificates by which the call's
- * connection was, or will be, verified. */
+/* What a call knows of the core on which it was made. */
+struct ptc_rpc_origin {
+	unsigned listed; /* the epoch of the list of revoked certificates by which its connection was, or will be,
+			    verified; later, the epoch of the last look (ptc_rpc_channel_disowns) */
+	unsigned turn;   /* the core's */
+	int64_t made_ns;
+};
+/* Makes a call; nothing is sent yet. */
 int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_completion_queue *cq, int timeout_ms,
-			 grpc_call **ret_call, unsigned *ret_listed, struct ptc_error *err);
+			 grpc_call **ret_call, struct ptc_rpc_origin *ret_from, struct ptc_error *err);
+/* Says that a call on the core of this turn stood without progress until its limit: later calls use another
+ * connection. Any thread. */
+void ptc_rpc_channel_stood(struct ptc_rpc_channel *ch, unsigned turn);
 /* Whether the peer of `call` is on the current list of revoked certificates, where the list has changed since *listed.
  * Sets *listed to the current epoch. The call's initial metadata must have been sent. One thread per call. */
 bool ptc_rpc_channel_disowns(struct ptc_rpc_channel *ch, grpc_call *call, unsigned *listed);
@@ -48,11 +59,16 @@ void ptc_rpc_outcome_done(struct ptc_rpc_outcome *o);
 grpc_op ptc_rpc_outcome_status_op(struct ptc_rpc_outcome *o);
 grpc_op ptc_rpc_outcome_initial_op(struct ptc_rpc_outcome *o);
 
-/* Whether a call with this outcome, which began at began_ns, is made again: the listener, or the kernel for it, closed
- * the connection before anything was sent, so that no handler has heard of it. Listeners close many connections so when
- * somebody connects in a loop. timeout_ms 0: the call has no deadline. Returns the pause before, in milliseconds, which
- * is random, so that callers do not keep step; 0: it is not made again. */
-int ptc_rpc_again_ms(const struct ptc_rpc_outcome *o, const char *target, int64_t began_ns, int timeout_ms);
+/* Looks at a call's outcome: whether the call stood (ptc_rpc_channel_stood). */
+void ptc_rpc_channel_judge(struct ptc_rpc_channel *ch, const struct ptc_rpc_origin *from,
+			   const struct ptc_rpc_outcome *o);
+/* Judges the outcome of a call, which began at began_ns, and says whether the call is made again. It is if no handler
+ * has heard of it, for one of two reasons. The listener, or the kernel for it, closed the connection before anything
+ * was sent: listeners close many connections so when somebody connects in a loop. Or the server says that the request
+ * did not come; then it is made again once. timeout_ms 0: the call has no deadline. Returns the pause before, in
+ * milliseconds, which is random, so that callers do not keep step; 0: it is not made again. */
+int ptc_rpc_again_ms(struct ptc_rpc_channel *ch, const struct ptc_rpc_origin *from, const struct ptc_rpc_outcome *o,
+		     int64_t began_ns, int timeout_ms);
 /* The rest of timeout_ms, at least 1. 0 stays 0. */
 int ptc_rpc_left_ms(int64_t began_ns, int timeout_ms);
 
@@ -60,7 +76,7 @@ int ptc_rpc_left_ms(int64_t began_ns, int timeout_ms);
 struct ptc_rpc_unary_call {
 	struct ptc_rpc_channel *ch;
 	grpc_call *core;
-	unsigned listed; /* as in ptc_rpc_channel_call */
+	struct ptc_rpc_origin from;
 	grpc_byte_buffer *request, *reply;
 	struct ptc_rpc_meta_list meta;
 	struct ptc_rpc_outcome out;

@@ -5,7 +5,7 @@
  * call does (send initial metadata, receive initial metadata, receive status);
  * send and recv are one batch each, waited for on the caller's thread.
  *
- * A connection that is closed before the first message was sent is made again, with that message
+ * If no handler has heard of the call when the first message is sent, the call is made again, with that message
  * (ptc_rpc_again_ms).
  *
  * Failure modes: a send fails, or a recv brings nothing. The peer's status is then there, or comes soon. The same call
@@ -21,6 +21,8 @@
 #include <unistd.h>
 
 #define FOLLOW_POLL_MS 100 /* how often a stream looks at the call it follows */
+#define LONG_SEND_NS   (INT64_C(1) * 1000000000)
+#define STATUS_MS      20 /* see ended_meanwhile() */
 
 struct ptc_rpc_stream {
 	struct ptc_rpc_channel *ch;
@@ -42,8 +44,8 @@ struct ptc_rpc_stream {
 	const struct ptc_rpc_call *follows; /* NULL: nobody */
 	int patience_ms;                    /* 0: no end */
 	bool silent;                        /* the peer was so for longer: the call was cancelled */
-	unsigned listed;                    /* the list of revoked certificates, as looked at last */
-	bool revoked;                       /* the peer's is on it: the call was cancelled */
+	struct ptc_rpc_origin from;         /* turn is written under the lock */
+	bool revoked;                       /* the peer's certificate is: the call was cancelled */
 };
 
 static grpc_call_error start_lasting(struct ptc_rpc_stream *s)
@@ -79,7 +81,7 @@ int ptc_rpc_stream_open(struct ptc_rpc_channel *channel, const char *method, int
 	s->cq = grpc_completion_queue_create_for_next(NULL);
 	rc = ptc_rpc_meta_pack(&s->meta, meta, nmeta, err);
 	if (!rc)
-		rc = ptc_rpc_channel_call(channel, method, s->cq, timeout_ms, &s->core, &s->listed, err);
+		rc = ptc_rpc_channel_call(channel, method, s->cq, timeout_ms, &s->core, &s->from, err);
 	if (!rc) {
 		grpc_call_error e = start_lasting(s);
 
@@ -98,7 +100,7 @@ int ptc_rpc_stream_open(struct ptc_rpc_channel *channel, const char *method, int
  * connection nobody is known, and the list in force by then decides. */
 static bool disowned(struct ptc_rpc_stream *s)
 {
-	if (!s->revoked && !s->open.pending && ptc_rpc_channel_disowns(s->ch, s->core, &s->listed)) {
+	if (!s->revoked && !s->open.pending && ptc_rpc_channel_disowns(s->ch, s->core, &s->from.listed)) {
 		s->revoked = true;
 		grpc_call_cancel(s->core, NULL);
 	}
@@ -110,6 +112,7 @@ static int status_of(struct ptc_rpc_stream *s, struct ptc_error *err)
 	ptc_rpc_slot_wait(s->cq, &s->status);
 	if (s->revoked)
 		return ptc_rpc_channel_disowned(s->ch, err);
+	ptc_rpc_channel_judge(s->ch, &s->from, &s->out);
 	if (s->silent)
 		return ptc_error_set(err, PTC_ETIMEOUT, "peer %s has said nothing for %d s", s->ch->target,
 				     s->patience_ms / 1000);
@@ -128,6 +131,7 @@ static int send_failed(struct ptc_rpc_stream *s, struct ptc_error *err)
 static bool reopen(struct ptc_rpc_stream *s)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_rpc_origin from;
 	int pause_ms;
 	grpc_call *core;
 	bool begun;
@@ -135,19 +139,20 @@ static bool reopen(struct ptc_rpc_stream *s)
 	ptc_rpc_slot_wait(s->cq, &s->open);
 	ptc_rpc_slot_wait(s->cq, &s->initial);
 	ptc_rpc_slot_wait(s->cq, &s->status);
-	pause_ms = s->revoked ? 0 : ptc_rpc_again_ms(&s->out, s->ch->target, s->began_ns, s->timeout_ms);
+	pause_ms = s->revoked ? 0 : ptc_rpc_again_ms(s->ch, &s->from, &s->out, s->began_ns, s->timeout_ms);
 	if (!pause_ms || (s->follows && ptc_rpc_call_cancelled(s->follows)))
 		return false;
 	usleep(1000u * (unsigned)pause_ms);
 	ptc_rpc_channel_retry(s->ch);
-	if (ptc_rpc_channel_call(s->ch, s->method, s->cq, ptc_rpc_left_ms(s->began_ns, s->timeout_ms), &core,
-				 &s->listed, &err) != 0)
+	if (ptc_rpc_channel_call(s->ch, s->method, s->cq, ptc_rpc_left_ms(s->began_ns, s->timeout_ms), &core, &from,
+				 &err) != 0)
 		return false;
 	pthread_mutex_lock(&s->lock);
 	begun = !s->cancelled;
 	if (begun) {
 		grpc_call_unref(s->core);
 		s->core = core;
+		s->from = from;
 	}
 	pthread_mutex_unlock(&s->lock);
 	if (!begun) {
@@ -159,6 +164,17 @@ static bool reopen(struct ptc_rpc_stream *s)
 	return start_lasting(s) == GRPC_CALL_OK;
 }
 
+/* If the peer ends the call in order while a message waits for flow control, the core takes the message for sent. The
+ * status comes in the same pass of the transport. */
+static bool ended_meanwhile(struct ptc_rpc_stream *s, int64_t since_ns)
+{
+	if (ptc_sys_now_ns() - since_ns < LONG_SEND_NS)
+		return false;
+	while (s->status.pending && ptc_rpc_cq_poll(s->cq, STATUS_MS))
+		;
+	return !s->status.pending && s->out.code != GRPC_STATUS_OK;
+}
+
 /* The first message. The core empties what it is given, so each try gets a copy, which shares its memory. */
 static bool send_first(struct ptc_rpc_stream *s, grpc_byte_buffer *buf, grpc_call_error *ret_error)
 {
@@ -167,9 +183,11 @@ static bool send_first(struct ptc_rpc_stream *s, grpc_byte_buffer *buf, grpc_cal
 	do {
 		grpc_byte_buffer *copy = grpc_byte_buffer_copy(buf);
 		grpc_op op = { .op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = copy };
+		const int64_t since_ns = ptc_sys_now_ns();
 
 		*ret_error = ptc_rpc_slot_start(&s->send, s->core, &op, 1);
-		sent = *ret_error == GRPC_CALL_OK && ptc_rpc_slot_wait(s->cq, &s->send);
+		sent = *ret_error == GRPC_CALL_OK && ptc_rpc_slot_wait(s->cq, &s->send) &&
+		       !ended_meanwhile(s, since_ns);
 		grpc_byte_buffer_destroy(copy);
 	} while (*ret_error == GRPC_CALL_OK && !sent && reopen(s));
 	return sent;
@@ -235,7 +253,10 @@ static bool recv_wait(struct ptc_rpc_stream *s)
 		s->silent = s->recv.pending && ptc_sys_now_ns() >= until;
 		if (s->recv.pending &&
 		    (s->silent || disowned(s) || (s->follows && ptc_rpc_call_cancelled(s->follows)))) {
-			ptc_rpc_stream_cancel(s);
+			if (s->silent)
+				ptc_rpc_stream_stood(s);
+			else
+				ptc_rpc_stream_cancel(s);
 			break;
 		}
 	}
@@ -337,6 +358,17 @@ void ptc_rpc_stream_cancel(struct ptc_rpc_stream *s)
 	s->cancelled = true;
 	grpc_call_cancel(s->core, NULL);
 	pthread_mutex_unlock(&s->lock);
+}
+
+void ptc_rpc_stream_stood(struct ptc_rpc_stream *s)
+{
+	unsigned turn;
+
+	pthread_mutex_lock(&s->lock);
+	turn = s->from.turn;
+	pthread_mutex_unlock(&s->lock);
+	ptc_rpc_channel_stood(s->ch, turn);
+	ptc_rpc_stream_cancel(s);
 }
 
 struct ptc_rpc_stream *ptc_rpc_stream_free(struct ptc_rpc_stream *s)

@@ -12,8 +12,9 @@
  *
  * Failure modes: unknown method (PTC_EVERSION), wrong role (PTC_EPERM), too many calls (PTC_ELIMIT), all before the
  * handler; the caller gone, its deadline passed or the server stopping (PTC_ECANCELED from recv and send, and
- * ptc_rpc_call_cancelled). A caller that is cut off is never mistaken for one that half-closed. A caller that does not
- * send its request, or does not take what it asked for, is cut off in the end (REQUEST_MS, stall_ms, STATUS_MS). */
+ * ptc_rpc_call_cancelled). A caller that is cut off is never mistaken for one that half-closed. A caller whose request
+ * does not come is refused in the end (REQUEST_MS); its status says that no handler has heard of the call. A caller
+ * that does not take what it asked for is cut off, with a status that says so (stall_ms, STATUS_MS). */
 #include "rpc/server/internal.h"
 
 #include "base/alloc.h"
@@ -231,6 +232,13 @@ int ptc_rpc_call_recv_within(struct ptc_rpc_call *call, int ms, struct ptc_rpc_m
 	return ptc_rpc_call_recv(call, ret_msg, err);
 }
 
+/* Everything pending then ends. The core sends the status if no other one was sent. */
+static void cut_stalled(struct ptc_rpc_call *call)
+{
+	grpc_call_cancel_with_status(call->core, GRPC_STATUS_DEADLINE_EXCEEDED,
+				     "the caller has not taken what was sent to it; ask again", NULL);
+}
+
 /* Others wait for the memory of what is being sent. */
 static bool stalled(struct ptc_rpc_call *call)
 {
@@ -240,7 +248,7 @@ static bool stalled(struct ptc_rpc_call *call)
 		ptc_rpc_cq_poll(call->cq, PTC_MIN(call->srv->stall_ms, STALL_POLL_MS));
 		if (!call->send.pending || ptc_sys_now_ns() < until)
 			continue;
-		grpc_call_cancel(call->core, NULL);
+		cut_stalled(call);
 		ptc_rpc_slot_wait(call->cq, &call->send);
 		return true;
 	}
@@ -495,19 +503,21 @@ static void clean_error(struct ptc_rpc_call *call)
 static void send_status(struct ptc_rpc_call *call)
 {
 	char number[16];
-	grpc_metadata trailing = { .key = grpc_slice_from_static_string(PTC_RPC_STATUS_KEY) };
+	grpc_metadata trailing[] = { { .key = grpc_slice_from_static_string(PTC_RPC_STATUS_KEY) },
+				     { .key = grpc_slice_from_static_string(PTC_RPC_UNHEARD_KEY),
+				       .value = grpc_slice_from_static_string("1") } };
 	grpc_slice text = grpc_slice_from_copied_string(call->rc ? call->err.text : "");
 	grpc_op ops[2] = { { .op = GRPC_OP_SEND_STATUS_FROM_SERVER }, { .op = GRPC_OP_SEND_INITIAL_METADATA } };
 
 	snprintf(number, sizeof number, "%d", call->rc);
-	trailing.value = grpc_slice_from_copied_string(number);
+	trailing[0].value = grpc_slice_from_copied_string(number);
 	ops[0].data.send_status_from_server.status = ptc_rpc_status_to_core(call->rc, call->identity.role);
 	ops[0].data.send_status_from_server.status_details = &text;
-	ops[0].data.send_status_from_server.trailing_metadata_count = call->rc ? 1 : 0;
-	ops[0].data.send_status_from_server.trailing_metadata = &trailing;
+	ops[0].data.send_status_from_server.trailing_metadata_count = call->unheard ? 2 : call->rc ? 1 : 0;
+	ops[0].data.send_status_from_server.trailing_metadata = trailing;
 	if (ptc_rpc_slot_start(&call->send, call->core, ops, call->initial_sent ? 1 : 2) != GRPC_CALL_OK)
 		grpc_call_cancel(call->core, NULL); /* its end then comes */
-	grpc_slice_unref(trailing.value);
+	grpc_slice_unref(trailing[0].value);
 	grpc_slice_unref(text);
 	call->phase = PTC_RPC_STATUS;
 	call->sent_ns = ptc_sys_now_ns();
@@ -554,24 +564,38 @@ bool ptc_rpc_call_run(struct ptc_rpc_call *call)
 /* How long its caller may take to let it go on. */
 static int64_t patience_ms(const struct ptc_rpc_call *call)
 {
-	if (call->refused)
+	if (call->refused && !call->unheard)
 		return LINGER_MS;
 	if (call->phase == PTC_RPC_REQUEST)
 		return REQUEST_MS;
 	return call->phase == PTC_RPC_STATUS ? STATUS_MS : call->srv->stall_ms ? call->srv->stall_ms : INT32_MAX;
 }
 
+/* Frames with bytes wait for flow control, and a connection that has lost some of it never lets them go. Its frames
+ * without bytes still come: the call did, and so does the status. */
+static void unheard(struct ptc_rpc_call *call)
+{
+	call->unheard = true;
+	ptc_error_set(&call->err, PTC_ETIMEOUT,
+		      "the request of %s from %s has not come whole within %d s; ask again, over a new connection",
+		      call->method->name, call->peer, REQUEST_MS / 1000);
+	ptc_rpc_call_refuse(call, PTC_ETIMEOUT);
+	call->sent_ns = ptc_sys_now_ns();
+}
+
 bool ptc_rpc_call_look(struct ptc_rpc_call *call, int64_t now_ns)
 {
-	bool sending;
+	bool sending, late;
 
 	while (ptc_rpc_cq_poll(call->cq, 0))
 		;
 	pump(call);
 	sending = call->send.pending || call->out;
-	if ((sending || call->phase == PTC_RPC_REQUEST || call->phase == PTC_RPC_STATUS) &&
-	    now_ns - call->sent_ns > patience_ms(call) * 1000000)
-		grpc_call_cancel(call->core, NULL); /* everything pending then ends */
+	late = now_ns - call->sent_ns > patience_ms(call) * 1000000;
+	if (late && call->phase == PTC_RPC_REQUEST && call->recv.pending && call->close.pending)
+		unheard(call);
+	else if (late && (sending || call->phase == PTC_RPC_REQUEST || call->phase == PTC_RPC_STATUS))
+		cut_stalled(call);
 	call->look_ns = now_ns + PTC_MAX(LOOK_MIN_MS * INT64_C(1000000),
 					 PTC_MIN((now_ns - call->waiting_ns) / 8, LOOK_MAX_MS * INT64_C(1000000)));
 	if (call->phase == PTC_RPC_STEPS && !sending)

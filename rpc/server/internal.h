@@ -66,6 +66,7 @@ struct ptc_rpc_call {
 	enum ptc_rpc_kind kind;
 	enum ptc_rpc_call_phase phase;
 	bool refused; /* the handler never ran */
+	bool unheard; /* refused because its request did not come */
 	int rc;       /* the call's status, with err's text */
 	struct ptc_error err;
 	struct ptc_rpc_out *out, *sending; /* of a brief call: messages to send next, and the one being sent */

@@ -64,7 +64,9 @@ static void send_look(struct send *s)
 		s->ended = PTC_ECANCELED;
 	else if (ptc_sys_now_ns() >= s->until_ns)
 		s->ended = PTC_ETIMEOUT;
-	if (s->ended)
+	if (s->ended == PTC_ETIMEOUT)
+		ptc_rpc_stream_stood(s->stream);
+	else if (s->ended)
 		ptc_rpc_stream_cancel(s->stream);
 }
 

@@ -14,8 +14,8 @@
 #include "base/sys/sys.h"
 #include "daemon/api/reads/reads.h"
 #include "daemon/cluster/job_events.h"
-#include "daemon/agent/calls/agent_limits.h"
 #include "daemon/agent/geometry/digest_merge.h"
+#include "daemon/agent/transfer/transfer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -92,29 +92,15 @@ static int verify_node(struct verify *v, const struct ptc_info *info, uint32_t n
 {
 	Ptc__V1__DigestRequest req = PTC__V1__DIGEST_REQUEST__INIT;
 	const char *name = info->pb->nodes[node];
-	struct ptc_rpc_channel *channel;
 	struct ptc_rpc_stream *s = NULL;
 	bool done = false;
-	void *data = NULL;
-	size_t len = 0;
-	int rc = ptc_channels_get(v->d->channels, name, info->pb->addresses[node], false, 0, &channel, err);
+	int rc = ptc_peer_open(v->d->agent, &v->view->geometry, node, "/ptc.v1.Peer/Digest", v->call, &s, err);
 
 	req.version = PTC_WIRE_VERSION;
 	req.info = info->pb;
 	req.repair = v->repair;
 	if (rc == 0)
-		rc = ptc_pb_encode(&req.base, &data, &len, err);
-	if (rc == 0)
-		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Digest", 0, NULL, 0, &s, err);
-	if (rc == 0)
-		ptc_rpc_stream_follow(s, v->call);
-	if (rc == 0)
-		ptc_rpc_stream_patience(s, PTC_AGENT_STALL_MS);
-	if (rc == 0)
-		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
-	if (rc == 0)
-		rc = ptc_rpc_stream_half_close(s, err);
-	ptc_free(data);
+		rc = ptc_peer_ask(s, &req.base, err);
 	while (rc == 0 && !done) {
 		struct ptc_rpc_message *m;
 

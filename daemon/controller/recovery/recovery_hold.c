@@ -25,7 +25,7 @@
 #include <string.h>
 
 #define HOLD_MS     60000 /* nodes let their ranks go by themselves after */
-#define ASK_MS      15000 /* longer than WORKERS_UPDATE_MS and WORKERS_FREEZE_MS together, */
+#define ASK_MS      15000 /* longer than a node's WORKERS_ times of a hold together (tests/test_timeouts.py), */
 #define LET_GO_MS   5000
 #define ASK_STEPS   4                    /* .. and than an update of long steps */
 #define PATIENCE_NS INT64_C(60000000000) /* for all of it */

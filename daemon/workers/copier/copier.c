@@ -260,6 +260,11 @@ static bool cancelled(const struct ptc_slot_copying *copying)
 	return copying->wait && copying->wait->cancelled && copying->wait->cancelled(copying->wait->arg);
 }
 
+static int64_t limit_ms(const struct ptc_copiers *cs, const struct ptc_slot_copying *copying)
+{
+	return copying->hang_ms ? PTC_MIN(copying->hang_ms, cs->hang_ms) : cs->hang_ms;
+}
+
 /* How a wait for an answer ended. */
 enum heard { HEARD, HEARD_END, HEARD_LATE, HEARD_CANCEL };
 
@@ -271,7 +276,7 @@ struct reply {
 static enum heard hear(struct ptc_copiers *cs, const struct copier *c, int fd, const struct ptc_slot_copying *copying,
 		       struct reply *r)
 {
-	int64_t deadline = ptc_sys_now_ns() + cs->hang_ms * 1000000;
+	int64_t deadline = ptc_sys_now_ns() + limit_ms(cs, copying) * 1000000;
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 	ssize_t n;
 
@@ -581,8 +586,10 @@ static int make_request(const struct ptc_copy_call *call, const struct ptc_slot_
 	return 0;
 }
 
-/* It has not answered: it is ended, so that nothing it was asked is done later, if that can be. 0: it is gone. */
-static int give_up(struct ptc_copiers *cs, const struct exchange *t, enum heard how, struct ptc_error *err)
+/* It has not answered (for after_ms, where it is late): it is ended, so that nothing it was asked is done later, if
+ * that can be. 0: it is gone. */
+static int give_up(struct ptc_copiers *cs, const struct exchange *t, enum heard how, int64_t after_ms,
+		   struct ptc_error *err)
 {
 	struct copier *c = t->copier;
 	pid_t pid;
@@ -610,7 +617,7 @@ static int give_up(struct ptc_copiers *cs, const struct exchange *t, enum heard 
 		return ptc_error_set(
 			err, PTC_ESTATE,
 			"its memory has not answered for %.3g s; is it mapped from a file system that hangs?",
-			(double)cs->hang_ms * 1e-3);
+			(double)after_ms * 1e-3);
 	return gone ? 0 : ptc_error_set(err, PTC_ESTATE, "the process that copies, %d, hangs", (int)pid);
 }
 
@@ -635,7 +642,7 @@ int ptc_copiers_call(struct ptc_copiers *cs, const struct ptc_copy_call *call, i
 		if (h == HEARD && !r.a.error)
 			h = ask(cs, &t, &q.head, q.spans, -1, call->copying, &r);
 		if (h != HEARD)
-			rc = give_up(cs, &t, h, err);
+			rc = give_up(cs, &t, h, limit_ms(cs, call->copying), err);
 		put(cs, &t, call->copying->kept, h != HEARD);
 		if (h == HEARD) {
 			*ret_errno = r.a.error;
@@ -676,7 +683,7 @@ void ptc_copiers_forget(struct ptc_copiers *cs, const char *uuid, const struct p
 		return; /* it ends with the copier */
 	head.map = t.map;
 	if (ask(cs, &t, &head, NULL, -1, &patient, &r) != HEARD) {
-		(void)give_up(cs, &t, HEARD_END, NULL);
+		(void)give_up(cs, &t, HEARD_END, 0, NULL);
 		put(cs, &t, NULL, true);
 		return;
 	}

@@ -22,6 +22,8 @@
 #define WORKERS_DECIDES_MS    60000        /* ... after etcd was unreachable, from when it answers again */
 #define WORKERS_UPDATE_MS     2000 /* how long a rank in an update may take to its next boundary, beside steps */
 #define WORKERS_FREEZE_MS     5000 /* how long the kernel may take to freeze a rank; then it counts as not held */
+#define WORKERS_PUBLISHED_MS  2000 /* how long a frozen rank's blobs and cursors may take to be read; then likewise */
+#define WORKERS_LAST_READ_MS  4000 /* .. if the first one's hang: until the last one's are begun with */
 #define WORKERS_SAMPLE_MS     200
 #define WORKERS_STEPS         15   /* last steps of a rank, of which the median is taken */
 #define WORKERS_LOOK_MS       4    /* as WORKERS_SAMPLE_MS, while ranks are being frozen */

@@ -209,9 +209,24 @@ void ptc_group_end_held_locked(struct ptc_workers *w, struct group *g)
 	release_locked(w, g, true);
 }
 
+/* From when somebody can decide, he has all of the time to find out about the ranks: while nobody could, it was made
+ * longer from time to time only. */
+static void decidable_locked(struct ptc_workers *w, int64_t now)
+{
+	for (struct job *job = w->jobs; job; job = job->next)
+		for (struct group *g = job->groups; g; g = g->next) {
+			if (!g->held_from_ns)
+				continue;
+			g->held_until_ns = PTC_MAX(g->held_until_ns, now + WORKERS_DECIDES_MS * MS);
+			g->held_most_ns = PTC_MAX(g->held_most_ns, g->held_until_ns);
+		}
+}
+
 void ptc_workers_undecided(struct ptc_workers *w, bool undecided)
 {
 	pthread_mutex_lock(&w->lock);
+	if (w->undecided && !undecided)
+		decidable_locked(w, ptc_sys_now_ns());
 	w->undecided = undecided;
 	pthread_mutex_unlock(&w->lock);
 }
@@ -385,6 +400,7 @@ static int read_published(struct reader *r, const struct published *p, struct ra
 		return ptc_error_errno(err, errno, "no memory to read blobs and cursors");
 	*m = (struct ptc_slot_memory){ fd, true, true, room, p->bytes, st.st_dev, st.st_ino };
 	r->copying.memory[1].fd = -1;
+	r->copying.hang_ms = WORKERS_PUBLISHED_MS;
 	here = (struct iovec){ room, p->bytes };
 	rc = ptc_copiers_call(&r->w->copiers, &call, &e, &moved, err);
 	if (!rc && e)
@@ -397,8 +413,9 @@ static int read_published(struct reader *r, const struct published *p, struct ra
 	return rc;
 }
 
-/* Without the lock while the copier works: the process may end meanwhile. */
-static void read_worker_locked(struct ptc_workers *w, struct group *g, size_t i)
+/* Without the lock while the copier works: the process may end meanwhile. late: the controller does not wait for a
+ * further copy that may hang. */
+static void read_worker_locked(struct ptc_workers *w, struct group *g, size_t i, bool late)
 {
 	struct worker *k = g->slots[i].worker;
 	struct reader r = { .w = w, .uid = g->job->uid, .pid = k->pid, .kept = -1 };
@@ -413,8 +430,8 @@ static void read_worker_locked(struct ptc_workers *w, struct group *g, size_t i)
 	if (!ptc_local_step(k->page, &step) || !published_at(k->page, step, &p))
 		return;
 	find_kept(&r, k, &p);
-	if (k->outlived && r.kept < 0 && p.bytes)
-		return; /* with the process */
+	if (r.kept < 0 && p.bytes && (k->outlived /* with the process */ || late))
+		return;
 	memcpy(r.uuid, g->job->uuid, sizeof r.uuid);
 	pthread_mutex_unlock(&w->lock);
 	state = ptc_rank_state_new();
@@ -435,13 +452,14 @@ static void read_worker_locked(struct ptc_workers *w, struct group *g, size_t i)
 /* False: there was nothing to read. Else the lock was away, and ranks may have ended meanwhile. */
 static bool read_all_locked(struct ptc_workers *w, struct group *g)
 {
+	const int64_t late_ns = ptc_sys_now_ns() + WORKERS_LAST_READ_MS * MS;
 	bool any = false;
 
 	for (size_t i = 0; i < g->desc.nranks && g->held_from_ns; i++) {
 		struct worker *k = g->slots[i].worker;
 
 		if (k && !k->hold.read && ((can_hold(k) && k->hold.frozen) || k->outlived)) {
-			read_worker_locked(w, g, i);
+			read_worker_locked(w, g, i, ptc_sys_now_ns() > late_ns);
 			any = true;
 		}
 	}
