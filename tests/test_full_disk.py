@@ -8,6 +8,7 @@ import unittest
 import harness
 import live
 import test_keep_copies
+import test_leave
 import test_resize
 from harness import PATIENCE, wait_for
 
@@ -21,6 +22,8 @@ class FullDisk(harness.Case):
     job = test_keep_copies.KeepCopies.job
     copies = test_keep_copies.KeepCopies.copies
     wait_copies = test_keep_copies.KeepCopies.wait_copies
+    leave = test_leave.Leave.leave
+    state_job = test_leave.Leave.state_job
 
     def fill(self, path):
         """But for as much as an empty job takes, or all."""
@@ -88,6 +91,26 @@ class FullDisk(harness.Case):
             os.unlink(rest)
             self.wait_copies(job, 2, 90)
             c.ptcctl("verify", job.name, timeout_s=60 * PATIENCE)
+            job.check_whole(self)
+
+    def test_drain(self):
+        """A node is to leave, and the only other one is full: the answer says so, with the path, and the next one, with room, is good."""
+        with self.cluster(nodes=2, devices=2, up=False, **test_keep_copies.FAST) as c, \
+                self.small_tmpfs(c.nodes["n1"].chunk_dir, str(ROOM)) as rest:
+            c.up(timeout_s=60 * PATIENCE, in_turn=True)
+            self.fill(rest)
+            job = self.state_job(c)
+            job.imported("tp=1", node="n0")
+            self.assertEqual("n0", job.status()["ranks"][0]["node"])
+            said, error = self.leave(c, "n0", within="20s", code=1)
+            print(said["jobs"][0]["why"], error, flush=True)
+            self.assertEqual("late", said["jobs"][0]["state"])
+            self.assertRegex(said["jobs"][0]["why"], "are only on nodes that leave, and no other node that is up can take them: node n1: "
+                             f"cannot .*{c.nodes['n1'].chunk_dir}/.*: No space left on device")
+            job.check_whole(self)
+            os.unlink(rest)
+            said, _ = self.leave(c, "n0")
+            self.assertEqual([("moved", 0)], [(j["state"], j["left_bytes"]) for j in said["jobs"]])
             job.check_whole(self)
 
 
