@@ -6,8 +6,9 @@
  *                            +--> the helper (a session of its own; child of init) --fork--> the program
  *
  * The helper puts the program into its cgroup, records pid and start time, lets the program begin, waits for its end,
- * and records how it ended. The helper keeps its own user, so the program's user can neither signal the helper nor
- * write its files. The helper is in no cgroup of the program, so it survives cgroup.kill.
+ * and records how it ended. Once nothing runs in the cgroup any more, the helper removes it, and ends. The helper keeps
+ * its own user, so the program's user can neither signal the helper nor write its files. The helper is in no cgroup of
+ * the program, so it survives cgroup.kill.
  *
  * The program writes its log itself, straight into the file: were there a pipe, the helper's death would block or kill
  * the program. The helper only cuts the file: when its bytes exceed the limit, all but the newest become a hole, and
