@@ -84,6 +84,7 @@ static void a_full_file_system_loses_nothing(void **state)
 	ok(make(s, &k1, 8, err));
 	assert_int_equal(make(s, &k2, 32, &why), PTC_ENOSPC);
 	assert_non_null(strstr(why.text, "cannot reserve "));
+	assert_non_null(strstr(why.text, place.chunks)); /* where */
 	assert_null(strstr(why.text, " 0 bytes"));
 	ptc_store_stats(s, &st);
 	assert_int_equal(st.chunks_used, 9);

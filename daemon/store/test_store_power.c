@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Power cuts. A small session runs on files whose syncs are ours: this program defines msync, fsync, fdatasync and
+/* Power cuts. Small sessions run on files whose syncs are ours: this program defines msync, fsync, fdatasync and
  * pwrite, and LMDB and the store call them. At each sync, before and after, the power is cut: the files are written out
  * as a disk could then hold them, a child opens the store on that image and compares.
  *
@@ -33,6 +33,20 @@ static const struct ptc_store_box first_needs[] = { { 0, { 2, { 0, 0 }, { ROWS, 
 						    { 1, { 2, { 0, 0 }, { 3, 7 } } } };
 static const struct ptc_store_box second_needs[] = { { 0, { 2, { 300, 0 }, { 1000, 400 } } },
 						     { 1, { 2, { 0, 0 }, { 3, 9 } } } };
+/* Of a node that also has copies: a part more of an item, and an item of another rank. */
+static const struct ptc_store_box copy_needs[] = { { 0, { 2, { 0, 0 }, { ROWS, COLS } } },
+						   { 1, { 2, { 0, 0 }, { 3, 9 } } },
+						   { 2, { 2, { 200, 100 }, { 300, 500 } } } };
+
+/* What a session makes. from: the table out of which one is made; NONE_OF: of nothing. alias: the one that is one. */
+enum { NONE_OF = -1 };
+struct plan {
+	void (*run)(struct ptc_store *s);
+	const struct ptc_store_box *needs[4];
+	size_t nneeds[4];
+	int from[4], alias;
+};
+static const struct plan *plan;
 
 /* What the session has been promised, and what it is in the middle of. */
 enum state { NONE, WORKING, SEALED, DROPPING };
@@ -42,11 +56,6 @@ static struct {
 	struct ptc_table_key key[4];
 	enum state table[4];
 } now;
-
-static const struct ptc_store_box *needs_of(size_t i)
-{
-	return i == 2 ? second_needs : first_needs; /* 0, its alias 1, 3 */
-}
 
 /* ---- the session -------------------------------------------------------------------------- */
 
@@ -69,9 +78,10 @@ static int fill(struct ptc_table *t, const struct ptc_store_boxes *m, struct ptc
 	return rc;
 }
 
-/* Makes table i, out of table `from` or of nothing, from wherever an earlier attempt left it. */
-static int make(struct ptc_store *s, size_t i, const struct ptc_table_key *from, struct ptc_error *err)
+/* Makes table i, from wherever an earlier attempt left it. */
+static int make(struct ptc_store *s, size_t i, struct ptc_error *err)
 {
+	const struct ptc_table_key *from = plan->from[i] == NONE_OF ? NULL : &now.key[plan->from[i]];
 	struct ptc_table *t = NULL, *src = NULL;
 	struct ptc_store_boxes m = { 0 };
 	int64_t n;
@@ -81,7 +91,7 @@ static int make(struct ptc_store *s, size_t i, const struct ptc_table_key *from,
 		if (from)
 			rc = ptc_table_open(s, from, &src, err);
 		if (!rc)
-			rc = ptc_table_derive(t, src, NULL, needs_of(i), 2, false, &m, &n, err);
+			rc = ptc_table_derive(t, src, NULL, plan->needs[i], plan->nneeds[i], false, &m, &n, err);
 		if (!rc)
 			rc = fill(t, &m, err);
 		if (!rc)
@@ -93,19 +103,20 @@ static int make(struct ptc_store *s, size_t i, const struct ptc_table_key *from,
 	return rc;
 }
 
-static void do_make(struct ptc_store *s, size_t i, const struct ptc_table_key *from)
+static void do_make(struct ptc_store *s, size_t i)
 {
 	now.table[i] = WORKING;
-	ok(make(s, i, from, err));
+	ok(make(s, i, err));
 	now.table[i] = SEALED;
 }
 
-static void do_keep(struct ptc_store *s, size_t keep)
+/* Keeps tables [first, last]. */
+static void do_keep(struct ptc_store *s, size_t first, size_t last)
 {
 	for (size_t i = 0; i < 4; i++)
-		if (i != keep && now.table[i] == SEALED)
+		if ((i < first || i > last) && now.table[i] == SEALED)
 			now.table[i] = DROPPING;
-	ok(ptc_store_keep(s, JOB_A, &now.key[keep], 1, err));
+	ok(ptc_store_keep(s, JOB_A, &now.key[first], last - first + 1, err));
 	for (size_t i = 0; i < 4; i++)
 		if (now.table[i] == DROPPING)
 			now.table[i] = NONE;
@@ -129,6 +140,37 @@ static struct ptc_store *open_in(const struct place *p, struct ptc_error *err)
 	return ptc_store_open(&o, &s, err) == 0 ? s : NULL;
 }
 
+static void switches(struct ptc_store *s)
+{
+	do_fence(s, 5);
+	do_make(s, 0);
+	now.table[1] = WORKING;
+	ok(ptc_table_alias(s, &now.key[0], &now.key[1], err));
+	now.table[1] = SEALED;
+	do_keep(s, 1, 1);
+	do_fence(s, 6);
+	do_make(s, 2);
+	do_keep(s, 2, 2); /* the first chunks are free ... */
+	do_make(s, 3);    /* ... and used again */
+	do_keep(s, 3, 3);
+}
+
+/* Table 0 is the record's, and 1 is named for copies once it is sealed, for its node has said so then. A snapshot
+ * comes, 2, and its copies, 3: what was before goes when these are there. */
+static void copies(struct ptc_store *s)
+{
+	do_fence(s, 5);
+	do_make(s, 0);
+	do_keep(s, 0, 0);
+	do_make(s, 1);
+	do_keep(s, 0, 1);
+	do_make(s, 2);
+	do_keep(s, 0, 2);
+	do_make(s, 3);
+	do_keep(s, 2, 3);
+	do_keep(s, 3, 3);
+}
+
 static void session(const struct place *p)
 {
 	struct ptc_error why = PTC_ERROR_INIT;
@@ -137,17 +179,7 @@ static void session(const struct place *p)
 	assert_non_null(s);
 	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
 	now.created = true;
-	do_fence(s, 5);
-	do_make(s, 0, NULL);
-	now.table[1] = WORKING;
-	ok(ptc_table_alias(s, &now.key[0], &now.key[1], err));
-	now.table[1] = SEALED;
-	do_keep(s, 1);
-	do_fence(s, 6);
-	do_make(s, 2, &now.key[1]);
-	do_keep(s, 2);       /* the first chunks are free ... */
-	do_make(s, 3, NULL); /* ... and used again */
-	do_keep(s, 3);
+	plan->run(s);
 	now.deleting = true;
 	ok(ptc_store_job_delete(s, JOB_A, err));
 	now.created = false;
@@ -178,8 +210,8 @@ static void check_bytes(struct ptc_store *s, size_t table)
 		return;
 	need(now.table[table] != NONE, "table %zu was dropped, or never begun", table);
 	need(ptc_table_scrub(t, NULL, NULL, &n, &why) == 0, "table %zu: %s", table, why.text);
-	for (int i = 0; i < 2; i++) {
-		const struct ptc_store_box *b = &needs_of(table)[i];
+	for (size_t i = 0; i < plan->nneeds[table]; i++) {
+		const struct ptc_store_box *b = &plan->needs[table][i];
 		size_t size = (size_t)volume(&b->box);
 		uint8_t *want = malloc(size), *got = malloc(size);
 
@@ -217,8 +249,8 @@ static void check_image(const struct place *p)
 		check_bytes(s, i);
 	need(ptc_store_job_create(s, JOB_A, getuid(), &why) == 0, "%s", why.text);
 	for (size_t i = 0; i < 4; i++)
-		if (now.table[i] == WORKING && i != 1) {
-			need(make(s, i, i == 2 ? &now.key[1] : NULL, &why) == 0, "table %zu: %s", i, why.text);
+		if (now.table[i] == WORKING && (int)i != plan->alias) {
+			need(make(s, i, &why) == 0, "table %zu: %s", i, why.text);
 			now.table[i] = SEALED;
 			check_bytes(s, i);
 		}
@@ -491,22 +523,56 @@ INSTEAD int fstatfs(int fd, struct statfs *buf)
 	return rc;
 }
 
-static void power_is_cut_at_every_sync(void **state)
+static void cut_at_every_sync(const struct plan *p)
 {
+	const unsigned before = images;
+
+	for (struct file *f = files; f < files + FILES; f++) {
+		free(f->durable);
+		free(f->current);
+		*f = (struct file){ 0 };
+	}
+	memset(&now, 0, sizeof now);
+	plan = p;
 	place_make(&live, fast_base());
 	for (size_t i = 0; i < 4; i++)
 		now.key[i] = key_of(JOB_A, i / 2 + 1, i % 2 + 1);
 	now.recording = true;
 	session(&live);
 	now.recording = false;
-	print_message("%u images\n", images);
-	assert_true(images > 50); /* else LMDB does not call us */
+	print_message("%u images\n", images - before);
+	assert_true(images - before > 50); /* else LMDB does not call us */
 	place_remove(&live);
+}
+
+static void power_is_cut_in_switches(void **state)
+{
+	static const struct plan p = { .run = switches,
+				       .needs = { first_needs, first_needs, second_needs, first_needs },
+				       .nneeds = { 2, 2, 2, 2 },
+				       .from = { NONE_OF, NONE_OF, 1, NONE_OF },
+				       .alias = 1 };
+
+	(void)state;
+	cut_at_every_sync(&p);
+}
+
+static void power_is_cut_while_copies_come(void **state)
+{
+	static const struct plan p = { .run = copies,
+				       .needs = { first_needs, copy_needs, first_needs, copy_needs },
+				       .nneeds = { 2, 3, 2, 3 },
+				       .from = { NONE_OF, 0, NONE_OF, 2 },
+				       .alias = NONE_OF };
+
+	(void)state;
+	cut_at_every_sync(&p);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(power_is_cut_at_every_sync) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(power_is_cut_in_switches),
+					    cmocka_unit_test(power_is_cut_while_copies_come) };
 	const char *more = getenv("PTC_ROUNDS");
 	unsigned bytes = 9;
 	int rc;

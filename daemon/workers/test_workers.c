@@ -1405,6 +1405,30 @@ static void test_restarted_by_another_version(void **state)
 	assert_int_equal(t.nevents, 0);
 }
 
+/* A folder stands for the parent of cgroups: nothing runs in a cgroup there. */
+static void test_started_where_cgroups_were_left(void **state)
+{
+	struct ptc_workers_env env = { .node = "n0", .dir = t.dir, .event = on_event };
+	struct ptc_error err = PTC_ERROR_INIT;
+	char parent[96], left[160], other[160];
+	pid_t pid = fork();
+
+	(void)state;
+	if (pid == 0)
+		_exit(0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid); /* the number of a process that is no more */
+	t.w = ptc_workers_free(t.w);
+	snprintf(parent, sizeof parent, "%.64s-cgroups", t.dir);
+	snprintf(left, sizeof left, "%s/ptc-" UUID "-1.%d", parent, (int)pid);
+	snprintf(other, sizeof other, "%s/somebody-else.%d", parent, (int)pid);
+	assert_int_equal(mkdir(parent, 0700) || mkdir(left, 0700) || mkdir(other, 0700), 0);
+	env.cgroup = parent;
+	ok(ptc_workers_new(&env, &t.w, &err), &err);
+	assert_int_equal(access(left, F_OK), -1);
+	assert_int_equal(access(other, F_OK), 0);
+	assert_int_equal(rmdir(other) || rmdir(parent), 0);
+}
+
 static void test_restarted_while_stopped(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_RESTART, "", NULL);
@@ -3236,6 +3260,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_standby, setup_devices, teardown),
 	cmocka_unit_test_setup_teardown(test_restarted_while_running, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_restarted_by_another_version, setup, teardown),
+	cmocka_unit_test_setup_teardown(test_started_where_cgroups_were_left, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_restarted_while_stopped, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_restarted_while_declared, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_restarted_while_ending, setup, teardown),

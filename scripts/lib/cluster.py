@@ -297,6 +297,7 @@ class Cluster:
         self.nodes = {name: Node(self, name) for name in self.options["names"]}
         self.members = [Process(os.path.join(self.dir, m["name"], "etcd.pid"), os.path.join(self.dir, m["name"], "etcd.log"))
                         for m in self.options["members"]]
+        self.helpers_killed = False
 
     # ---- making one ---------------------------------------------------------
 
@@ -610,13 +611,20 @@ class Cluster:
         return [f"ptcd of {node.name} ended and left process {pid}: {said}" for pid, said in left().items()]
 
     def _end(self, number, spared, patience_s):
-        """Sends a signal to every process but programs of those names. True: all processes have ended, these programs too."""
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                if not is_program(command(pid), spared):
-                    os.kill(pid, number)
+        """Sends a signal to every process but programs of those names, also to those that come meanwhile. True: all processes have
+        ended, these programs too."""
+        told = set()
+
+        def ended():
+            there = {(pid, command(pid)) for pid in self.processes()} # a helper becomes the program that it starts
+            for pid, said in there - told:
+                with contextlib.suppress(ProcessLookupError):
+                    if not is_program(said, spared):
+                        os.kill(pid, number)
+            told.update(there)
+            return not there
         with contextlib.suppress(ClusterError):
-            return wait_for(lambda: not self.processes(), patience_s, "the end of the cluster's processes")
+            return wait_for(ended, patience_s, "the end of the cluster's processes")
         return False
 
     def stop(self):
@@ -632,6 +640,7 @@ class Cluster:
         for number, spared, patience_s in ((signal.SIGTERM, (), 5), (signal.SIGKILL, HELPERS, 30), (signal.SIGKILL, (), 5)):
             if self._end(number, spared, patience_s):
                 break
+            self.helpers_killed = number == signal.SIGKILL
         for pid in self.processes():
             complaints.append(f"process {pid} could not be ended")
         return complaints
@@ -644,11 +653,13 @@ class Cluster:
         """Stops everything and removes what create() and the daemons made. Returns complaints, one line each."""
         jobs = self.jobs_with_ranks()
         complaints = self.stop()
-        # a process's helper removes its cgroup when it ends; one that had to be killed could not
         for path in cgroups_of(jobs):
-            complaints.append(f"cgroup {path} left")
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
+            if not self.helpers_killed:
+                complaints.append(f"cgroup {path} left")
+            with contextlib.suppress(ClusterError): # what was killed keeps it for a moment
+                wait_for(lambda: self._cgroup_ends(path, set()) and not os.path.exists(path), 5, "its end", 0.02) # noqa: B023
+            if os.path.exists(path):
+                complaints.append(f"cgroup {path} cannot be removed")
         shutil.rmtree(self.options["chunk_root"], ignore_errors=True)
         for name in [*self.nodes, *[m["name"] for m in self.options["members"]], "ca"]:
             shutil.rmtree(os.path.join(self.dir, name), ignore_errors=True)

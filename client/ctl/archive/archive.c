@@ -260,6 +260,9 @@ static int write_newest(struct ctl *c, struct archive *a, struct ctl_archived *r
 		return 0;
 	}
 	rc = ctl_ck_write_info(c, a->round->job, path, info, &opts, &w, err);
+	if (rc == PTC_ENOSPC)
+		(void)ptc_error_wrap(err,
+				     "the archive's file system is full; make room there, or keep fewer checkpoints");
 	ret->bytes = rc ? 0 : w.bytes;
 	ret->time_ms = ptc_sys_realtime_ms();
 	return rc;

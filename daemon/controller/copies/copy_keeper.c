@@ -153,8 +153,10 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		return;
 	}
 	c->ctl->older.asked = s->config.count;
-	if (s->urgent && s->left.record_revision == c->ctl->record_revision)
+	if (s->urgent && s->left.record_revision == c->ctl->record_revision) {
+		snprintf(s->left.refused, sizeof s->left.refused, "%s", c->nfull ? c->refused : "");
 		ptc_leaving_looked(c->ctl, &s->left);
+	}
 	if (s->urgent && !s->left.bytes) { /* now what the job asks for besides */
 		rest(c, 0);
 		return;
@@ -263,9 +265,12 @@ static bool left_alone(const struct ptc_copy_keeper_push *p)
 
 static void no_room(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_push *p)
 {
+	const char *why = p->stuck ? "for 30 s it has moved no byte of them" : p->err.text;
+
 	note_full(c, p->node);
+	snprintf(c->refused, sizeof c->refused, "node %s: %.320s", p->node, why);
 	if (!c->told_full)
-		tell_failed(c, p->node, p->stuck ? "for 30 s it has moved no byte of them" : p->err.text);
+		tell_failed(c, p->node, why);
 	c->told_full = true;
 }
 

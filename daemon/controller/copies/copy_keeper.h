@@ -83,6 +83,7 @@ struct ptc_copy_keeper {
 	uint64_t round;                 /* makes new numbers for tables of copies of the same record */
 	char (*full)[PTC_NAME_MAX + 1]; /* had no room, or no chunk files: not asked before full_until_ns */
 	size_t nfull;
+	char refused[400]; /* the last of them, and why */
 	int64_t full_until_ns;
 	/* the round under way */
 	struct ptc_copies_doc next;        /* what the document is to be */

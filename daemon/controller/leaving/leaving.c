@@ -290,6 +290,7 @@ static const char *waits_for(const struct ptc_controller *ctl, char *buf, size_t
 {
 	const struct ptc_leaving *l = ctl->leaving;
 	char bytes[PTC_UNITS_MAX];
+	size_t len;
 
 	if (l->phase == PTC_LEAVING_SNAPSHOT)
 		return "the snapshot is not committed: no boundary has come, or its bytes are still being copied "
@@ -305,6 +306,9 @@ static const char *waits_for(const struct ptc_controller *ctl, char *buf, size_t
 		snprintf(buf, size, "%s of %u tensors (%s) are only on nodes that leave%s",
 			 ptc_units_print_bytes(l->left.bytes, bytes), l->left.tensors, l->left.tensor,
 			 ptc_leaving_stuck(ctl) ? ", and no other node that is up can take them" : "");
+	len = strlen(buf);
+	if (l->left.bytes && l->left.refused[0])
+		snprintf(buf + len, size - len, ": %s", l->left.refused);
 	return buf;
 }
 
@@ -316,7 +320,7 @@ static struct ptc_leaving_answer said(const struct ptc_controller *ctl)
 					.over = l->phase == PTC_LEAVING_OVER || ptc_leaving_stuck(ctl),
 					.snapshot = ctl->record.snapshot,
 					.step = ctl->record.step };
-	char buf[400];
+	char buf[sizeof a.why];
 
 	snprintf(a.job, sizeof a.job, "%s", ctl->meta.name);
 	snprintf(a.uuid, sizeof a.uuid, "%s", ctl->uuid);

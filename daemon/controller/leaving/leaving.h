@@ -47,7 +47,8 @@ struct ptc_leaving_left {
 	uint64_t bytes, nowhere; /* nowhere: the part of `bytes` that no other node can take */
 	uint64_t gone;           /* bytes besides, which no node has any more */
 	uint32_t tensors;
-	char tensor[200]; /* one of them */
+	char tensor[200];  /* one of them */
+	char refused[400]; /* the last node that had no room for copies, and why; "": none */
 };
 
 struct ptc_leaving {

@@ -225,6 +225,7 @@ int ptc_store_begin(MDB_env *env, bool write, MDB_txn **ret_txn, struct ptc_erro
 
 int ptc_store_commit(MDB_txn *txn, enum store_env kind, struct ptc_error *err)
 {
+	const char *path = "the store";
 	bool fail =
 		kind == STORE_META ? ptc_fault("store.meta.commit.before") : ptc_fault("store.chunks.commit.before");
 	int rc;
@@ -233,9 +234,10 @@ int ptc_store_commit(MDB_txn *txn, enum store_env kind, struct ptc_error *err)
 		mdb_txn_abort(txn);
 		return ptc_error_set(err, PTC_EIO, "commit: asked to fail");
 	}
+	(void)mdb_env_get_path(mdb_txn_env(txn), &path); /* the transaction is gone after it */
 	rc = mdb_txn_commit(txn);
 	if (rc)
-		return ptc_store_lmdb_error(err, rc, "cannot commit to %s", kind == STORE_META ? "meta" : "chunks");
+		return ptc_store_lmdb_error(err, rc, "cannot commit to %s", path);
 	if (kind == STORE_META)
 		(void)ptc_fault("store.meta.commit.after");
 	else
@@ -274,10 +276,24 @@ static int write_zeros(int fd, uint64_t off, uint64_t len)
 	return 0;
 }
 
+static const char *path_of(int fd, char *ret_path, size_t size)
+{
+	char link[64];
+	ssize_t n;
+
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	n = readlink(link, ret_path, size - 1);
+	if (n < 0)
+		return "a file of the store";
+	ret_path[n] = '\0';
+	return ret_path;
+}
+
 int ptc_store_file_alloc(int fd, uint64_t off, uint64_t len, struct ptc_error *err)
 {
 	const uint64_t step = 64 << 20; /* tmpfs starts over when a signal interrupts it, so in parts */
 	const uint64_t all = len;
+	char path[512];
 	int e = ptc_fault("store.fallocate") ? ENOSPC : 0;
 
 	while (!e && len > 0) {
@@ -291,5 +307,12 @@ int ptc_store_file_alloc(int fd, uint64_t off, uint64_t len, struct ptc_error *e
 		off += now;
 		len -= now;
 	}
-	return e ? ptc_error_errno(err, e, "cannot reserve %llu bytes for chunks", (unsigned long long)all) : 0;
+	if (e == ENOSPC || e == EDQUOT)
+		return ptc_error_set(err, PTC_ENOSPC,
+				     "cannot reserve %llu bytes for chunks in %s: %s: make room on its file system, or "
+				     "delete jobs or snapshots on this node",
+				     (unsigned long long)all, path_of(fd, path, sizeof path), strerror(e));
+	return e ? ptc_error_errno(err, e, "cannot reserve %llu bytes for chunks in %s", (unsigned long long)all,
+				   path_of(fd, path, sizeof path))
+		 : 0;
 }

@@ -482,7 +482,11 @@ static int adopt_job(struct ptc_workers *w, const char *path, const char *name, 
 
 int ptc_workers_adopt(struct ptc_workers *w, struct ptc_error *err)
 {
-	return each(w, w->dir, adopt_job, NULL, err);
+	int rc = each(w, w->dir, adopt_job, NULL, err);
+
+	if (!rc)
+		ptc_cgroup_remove_left(w->cgroup, WORKERS_CGROUP_MS);
+	return rc;
 }
 
 /* ---- another ptcd's folder ------------------------------------------------------ */

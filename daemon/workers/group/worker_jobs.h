@@ -8,7 +8,7 @@
 int ptc_workers_job_make_locked(struct ptc_workers *w, const char *uuid, uid_t uid, struct job **ret,
 				struct ptc_error *err);
 void ptc_workers_job_free(struct job *job);
-/* Adopts the processes and groups of an earlier ptcd. */
+/* Adopts the processes and groups of an earlier ptcd, and removes cgroups that nobody knows of any more. */
 int ptc_workers_adopt(struct ptc_workers *w, struct ptc_error *err);
 /* Call this after ptc_workers_adopt: it ends the groups again that were ending. */
 void ptc_workers_end_again_locked(struct ptc_workers *w);

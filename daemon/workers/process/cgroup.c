@@ -5,14 +5,18 @@
 #include "daemon/workers/process/spawn.h"
 
 #include "base/cleanup.h"
+#include "base/sys/child.h"
 #include "base/sys/fault.h"
 #include "base/sys/sys.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -123,7 +127,7 @@ static bool event_is(const char *path, const char *what)
 	return fd >= 0 && read(fd, text, sizeof text - 1) > 0 && strstr(text, what) != NULL;
 }
 
-static bool populated(const char *path)
+bool ptc_cgroup_populated(const char *path)
 {
 	return event_is(path, "populated 1");
 }
@@ -144,7 +148,7 @@ int ptc_cgroup_make(const char *path, struct ptc_error *err)
 		return 0;
 	if (errno != EEXIST)
 		return ptc_error_errno(err, errno, "cannot make the cgroup %s", path);
-	return populated(path) ? ptc_error_set(err, PTC_EEXIST, "the cgroup %s is in use", path) : 0;
+	return ptc_cgroup_populated(path) ? ptc_error_set(err, PTC_EEXIST, "the cgroup %s is in use", path) : 0;
 }
 
 int ptc_cgroup_enter(const char *path, pid_t pid, struct ptc_error *err)
@@ -210,9 +214,39 @@ void ptc_cgroup_remove_empty(const char *path, int timeout_ms)
 {
 	const int64_t deadline = ptc_sys_now_ns() + (int64_t)timeout_ms * 1000000;
 
-	while (!populated(path) && nftw(path, remove_dir, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno == EBUSY &&
+	while (!ptc_cgroup_populated(path) && nftw(path, remove_dir, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno == EBUSY &&
 	       ptc_sys_now_ns() < deadline)
 		nap();
+}
+
+/* Whether a name is one that a helper gives, NAME.PID, and that helper is gone. */
+static bool is_left(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+	struct ptc_process_stat st;
+	char *end;
+	long pid;
+
+	if (strncmp(name, "ptc-", 4) != 0 || !dot)
+		return false;
+	pid = strtol(dot + 1, &end, 10);
+	if (pid <= 0 || pid > INT_MAX || *end)
+		return false;
+	return !ptc_process_stat((pid_t)pid, &st) || st.state == 'Z' || st.state == 'X' ||
+	       strcmp(st.name, "ptc-exec") != 0;
+}
+
+void ptc_cgroup_remove_left(const char *parent, int timeout_ms)
+{
+	DIR *d = *parent ? opendir(parent) : NULL;
+	char path[PATH_BYTES];
+	struct dirent *e;
+
+	while (d && (e = readdir(d)))
+		if (is_left(e->d_name) && snprintf(path, sizeof path, "%s/%s", parent, e->d_name) < (int)sizeof path)
+			ptc_cgroup_remove_empty(path, timeout_ms);
+	if (d)
+		closedir(d);
 }
 
 int ptc_cgroup_remove(const char *path, int timeout_ms, struct ptc_error *err)
@@ -227,7 +261,7 @@ int ptc_cgroup_remove(const char *path, int timeout_ms, struct ptc_error *err)
 	rc = ptc_cgroup_signal(path, SIGKILL, err);
 	if (rc)
 		return rc;
-	while (populated(path) && ptc_sys_now_ns() < deadline)
+	while (ptc_cgroup_populated(path) && ptc_sys_now_ns() < deadline)
 		nap();
 	/* the kernel takes a moment more to let go of a cgroup whose last process has just ended */
 	while ((rc = nftw(path, remove_dir, 16, FTW_DEPTH | FTW_PHYS)) != 0 && errno == EBUSY &&

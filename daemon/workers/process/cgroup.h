@@ -19,7 +19,11 @@ int ptc_cgroup_signal(const char *path, int sig, struct ptc_error *err); /* 0 al
 /* Stops every process of a cgroup, or lets them go on. Returns 0 or an errno (before Linux 5.2 there is no freezer). */
 int ptc_cgroup_freeze(const char *path, bool yes);
 bool ptc_cgroup_frozen(const char *path);
+bool ptc_cgroup_populated(const char *path); /* a process runs in it, or in a cgroup in it */
 /* Removes a cgroup, unless a process runs in it. */
 void ptc_cgroup_remove_empty(const char *path, int timeout_ms);
+/* Removes the cgroups of processes below that directory in which nothing runs, and whose helper is gone: who knew of
+ * them has been killed, or their processes' folders have been removed. */
+void ptc_cgroup_remove_left(const char *parent, int timeout_ms);
 /* Kills the processes of a cgroup, waits for their end, and removes the cgroup and the cgroups in it. */
 int ptc_cgroup_remove(const char *path, int timeout_ms, struct ptc_error *err);

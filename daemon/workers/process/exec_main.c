@@ -6,8 +6,9 @@
  *                            +--> the helper (a session of its own; child of init) --fork--> the program
  *
  * The helper puts the program into its cgroup, records pid and start time, lets the program begin, waits for its end,
- * and records how it ended. The helper keeps its own user, so the program's user can neither signal the helper nor
- * write its files. The helper is in no cgroup of the program, so it survives cgroup.kill.
+ * and records how it ended. Once nothing runs in the cgroup any more, the helper removes it, and ends. The helper keeps
+ * its own user, so the program's user can neither signal the helper nor write its files. The helper is in no cgroup of
+ * the program, so it survives cgroup.kill.
  *
  * The program writes its log itself, straight into the file: were there a pipe, the helper's death would block or kill
  * the program. The helper only cuts the file: when its bytes exceed the limit, all but the newest become a hole, and
@@ -63,6 +64,7 @@
 #define EXIT_TRIES      50
 #define EXIT_TRY_MS     100
 #define CGROUP_MS       1000
+#define LEFT_LOOK_MS    1000
 #define PATH_BYTES      4096
 #define WATCH_BUF_BYTES 4096
 #define HELD_LOOK_MS    30000 /* how often it is looked whether the program is frozen, */
@@ -525,6 +527,23 @@ static void write_exit(const struct helper *h, int status)
 	dprintf(h->log_fd, "ptc-exec: %s\n", err.text);
 }
 
+/* Nobody else may be there to see to it. What the program has left running there is not ours to end, and may run on for
+ * a moment or for long: ptcd ends it, or it ends by itself. Meanwhile it may write to the log. */
+static void remove_cgroup(struct helper *h)
+{
+	int status, wait_ms = 1;
+
+	while (ptc_cgroup_populated(h->cgroup)) {
+		struct pollfd pfd = { h->signal_fd, POLLIN, 0 }; /* its processes are our children now */
+
+		/* the kernel may take a moment more to see that one has ended */
+		wait_ms = poll(&pfd, 1, wait_ms) > 0 ? 1 : PTC_MIN(2 * wait_ms, LEFT_LOOK_MS);
+		(void)reap(h, &status);
+		look_at_log(h);
+	}
+	ptc_cgroup_remove_empty(h->cgroup, CGROUP_MS);
+}
+
 static int supervise(struct helper *h)
 {
 	int status;
@@ -548,9 +567,8 @@ static int supervise(struct helper *h)
 	status = wait_for_program(h);
 	look_at_log(h); /* before it is known to have ended: who reads it then reads what stays */
 	write_exit(h, status);
-	/* Nobody else may be there to see to it. What it has left running there is not ours to end. */
 	if (*h->cgroup)
-		ptc_cgroup_remove_empty(h->cgroup, CGROUP_MS);
+		remove_cgroup(h);
 	return 0;
 }
 

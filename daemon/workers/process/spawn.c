@@ -472,14 +472,20 @@ bool ptc_process_wait(const struct ptc_process *p, int timeout_ms)
 
 bool ptc_process_status(const struct ptc_process *p, int *ret_status)
 {
-	int fd;
+	const int64_t deadline = ptc_sys_now_ns() + (int64_t)HELPER_MS * 1000000;
+	int fd, rc = PTC_ETIMEOUT;
 
 	*ret_status = 0;
-	if (ptc_process_exit_read(p->dir, ret_status))
-		return true;
-	if (lock_dir(p->dir, HELPER_MS, &fd, NULL) == 0) /* the helper is about to write it, or gone */
-		close(fd);
-	return ptc_process_exit_read(p->dir, ret_status);
+	while (!ptc_process_exit_read(p->dir, ret_status)) {
+		if (rc != PTC_ETIMEOUT || ptc_sys_now_ns() >= deadline)
+			return false;
+		/* the helper is about to write it, or gone; once it has, it may live on for what is left in the cgroup
+		 */
+		rc = lock_dir(p->dir, 1, &fd, NULL);
+		if (rc == 0)
+			close(fd);
+	}
+	return true;
 }
 
 int ptc_process_signal(const struct ptc_process *p, int sig, struct ptc_error *err)

@@ -31,6 +31,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -1173,6 +1174,68 @@ static void removal_takes_cgroups_of_its_own_with_it(void **state)
 	assert_true(eventually(gone, &pid));
 }
 
+static bool no_cgroup_is_left(void *remove)
+{
+	if (remove)
+		ptc_cgroup_remove_left(w.cgroup, 5000);
+	return count_cgroups(false) == 0;
+}
+
+/* It has ended, or waits in poll. */
+static bool waits_or_is_gone(void *helper)
+{
+	char path[64], text[32] = "";
+	long number = -1;
+	int fd;
+
+	snprintf(path, sizeof path, "/proc/%d/syscall", (int)*(pid_t *)helper);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0 && read(fd, text, sizeof text - 1) > 0)
+		sscanf(text, "%ld", &number);
+	if (fd >= 0)
+		close(fd);
+	return gone(helper) || number == SYS_ppoll
+#ifdef SYS_poll
+	       || number == SYS_poll
+#endif
+		;
+}
+
+/* ptcd may be away, and what a program has left running may end long after it. */
+static void its_cgroup_goes_with_the_last_process(void **state)
+{
+	struct ptc_process p = run("sleep 1000 & echo $!");
+	pid_t pid, helper = helper_of(&p);
+
+	(void)state;
+	assert_int_equal(status_of(&p), 0);
+	read_pids(&p, 1, &pid);
+	assert_true(eventually(waits_or_is_gone, &helper)); /* so it has seen what is left */
+	assert_int_equal(count_cgroups(false), *w.cgroup ? 1 : 0);
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_true(eventually(no_cgroup_is_left, NULL));
+	ptc_process_remove(&p, false);
+}
+
+/* The helper was killed, and then the folder has gone: nobody has the cgroup's name any more. */
+static void what_nobody_knows_of_is_removed(void **state)
+{
+	struct ptc_process p = run("exec sleep 1000");
+	pid_t helper = helper_of(&p);
+
+	(void)state;
+	assert_int_equal(kill(helper, SIGKILL), 0);
+	assert_true(eventually(gone, &helper));
+	assert_int_equal(ptc_sys_remove_tree(w.dir, "test", NULL), 0);
+	ptc_cgroup_remove_left(w.cgroup, 5000);
+	assert_int_equal(count_cgroups(false), *w.cgroup ? 1 : 0);
+	assert_int_equal(kill(p.pid, SIGKILL), 0);
+	assert_true(ptc_process_wait(&p, -1));
+	assert_int_equal(count_cgroups(false), *w.cgroup ? 1 : 0);
+	assert_true(eventually(no_cgroup_is_left, &p)); /* the kernel may take a moment to see it empty */
+	ptc_process_done(&p);
+}
+
 /* ---- as process 1 of a container, torture ------------------------------------------------------- */
 
 static void leaves_no_zombie_to_a_subreaper(void **state)
@@ -1497,6 +1560,8 @@ int main(int argc, char **argv)
 		BOTH(its_children_are_killed_too),
 		BOTH(removal_kills_what_it_left_running),
 		BOTH(removal_takes_cgroups_of_its_own_with_it),
+		BOTH(its_cgroup_goes_with_the_last_process),
+		BOTH(what_nobody_knows_of_is_removed),
 		BOTH(leaves_no_zombie_to_a_subreaper),
 		BOTH(each_allocation_may_fail),
 		BOTH(many_at_once),
