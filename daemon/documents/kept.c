@@ -9,6 +9,9 @@
  * an earlier commit, it keeps the documents of the later one (ptc_kept_now). So whatever a node keeps names tables that
  * are still there, on it and on the others.
  *
+ * After a commit the tick and the Finish of a switch want the same documents at about the same time. One gathers them,
+ * and the other waits for it: it then reads the keys only, and finds that they are kept.
+ *
  * Failure modes: etcd does not answer (tried again a second later). Documents exceed PTC_DURABLE_MAX_BYTES: in memory,
  * the jobs that changed longest ago are dropped. A job that alone is larger is never kept, and the log says so. A node
  * without state of the job keeps nothing of it, and says so when it is asked. */
@@ -37,7 +40,9 @@ struct ptc_kept {
 	struct ptc_cluster *cluster;
 	struct ptc_store *store;
 	struct ptc_kept_jobs jobs;
-	pthread_mutex_t lock; /* guards `written`, and orders writes to the store */
+	pthread_mutex_t lock;        /* guards `written` and `under_way`, and orders writes to the store */
+	pthread_cond_t over;         /* one that was under way is not any more */
+	struct gathering *under_way; /* at most one of each job */
 	struct written *written;
 	size_t nwritten;
 	bool busy; /* [loop], as is: */
@@ -45,6 +50,7 @@ struct ptc_kept {
 };
 
 struct gathering {
+	struct gathering *next; /* in under_way */
 	struct ptc_kept *kept;
 	struct ptc_etcd *etcd;
 	char uuid[PTC_UUID_TEXT];
@@ -52,8 +58,7 @@ struct gathering {
 	struct ptc_record_doc record;
 	struct ptc_older_doc older;
 	struct ptc_durable durable;
-	struct ptc_kept_job *job; /* NULL: there is nothing to keep */
-	bool first;               /* nothing of it was kept before */
+	struct ptc_kept_job *job; /* NULL: it is in memory now, or nothing is to be kept */
 	int rc;
 };
 
@@ -67,6 +72,7 @@ struct ptc_kept *ptc_kept_new(struct ptc_cluster *c, struct ptc_store *store)
 	k->store = store;
 	ptc_kept_jobs_init(&k->jobs, PTC_DURABLE_MAX_BYTES);
 	pthread_mutex_init(&k->lock, NULL);
+	pthread_cond_init(&k->over, NULL);
 	return k;
 }
 
@@ -75,6 +81,7 @@ struct ptc_kept *ptc_kept_free(struct ptc_kept *k)
 	if (!k)
 		return NULL;
 	ptc_kept_jobs_done(&k->jobs);
+	pthread_cond_destroy(&k->over);
 	pthread_mutex_destroy(&k->lock);
 	ptc_free(k->written);
 	ptc_free(k);
@@ -247,17 +254,18 @@ static struct written *find_written_locked(struct ptc_kept *k, const char *uuid)
 static int write_locked(struct ptc_kept *k, struct gathering *g)
 {
 	struct written *w = find_written_locked(k, g->uuid);
-	char *data;
+	struct ptc_durable_form form;
 	size_t len;
 	int rc;
 
 	if (w && w->revision >= g->durable.revision)
 		return 0;
-	rc = !w && !PTC_MORE(k->written, k->nwritten) ? PTC_ENOMEM : ptc_durable_encode(&g->durable, &data, &len);
+	rc = !w && !PTC_MORE(k->written, k->nwritten) ? PTC_ENOMEM : ptc_durable_form(&g->durable, &form);
 	if (rc)
 		return rc;
-	rc = ptc_store_note_put(k->store, g->uuid, PTC_DURABLE_NOTE, data, len, NULL);
-	ptc_free(data);
+	rc = ptc_store_note_put_parts(k->store, g->uuid, PTC_DURABLE_NOTE, form.parts, form.nparts, NULL);
+	len = form.len;
+	ptc_durable_form_done(&form);
 	if (rc)
 		return rc == PTC_ENOTFOUND ? 0 : rc; /* the job was deleted here meanwhile */
 	if (!w) {
@@ -269,34 +277,69 @@ static int write_locked(struct ptc_kept *k, struct gathering *g)
 	return 0;
 }
 
-/* Blocks. */
-static void gather(void *arg, struct ptc_etcd *etcd)
-{
-	struct gathering *g = arg;
-	int64_t ignored;
-
-	g->etcd = etcd;
-	g->first = !ptc_kept_jobs_revision(&g->kept->jobs, g->uuid, &ignored);
-	g->rc = gather_keys(g);
-	if (g->rc == 0)
-		g->rc = gather_blobs(g);
-	g->job->revision = g->durable.revision;
-	g->durable.blobs = g->job;
-	if (g->rc == 0) {
-		pthread_mutex_lock(&g->kept->lock);
-		g->rc = write_locked(g->kept, g);
-		pthread_mutex_unlock(&g->kept->lock);
-	}
-	if (g->rc == 0 && g->first)
-		ptc_events_remember(etcd, g->uuid);
-}
-
-/* Puts what was gathered into memory, and frees g. Any thread. */
-static int gathered_any(struct gathering *g)
+/* Waits until nobody else gathers this job's documents. */
+static void enter(struct gathering *g)
 {
 	struct ptc_kept *k = g->kept;
-	int rc = g->rc;
+	struct gathering *other;
 
+	pthread_mutex_lock(&k->lock);
+	do {
+		other = k->under_way;
+		while (other && strcmp(other->uuid, g->uuid) != 0)
+			other = other->next;
+		if (other)
+			pthread_cond_wait(&k->over, &k->lock);
+	} while (other);
+	g->next = k->under_way;
+	k->under_way = g;
+	pthread_mutex_unlock(&k->lock);
+}
+
+static void leave(struct gathering *g)
+{
+	struct ptc_kept *k = g->kept;
+	struct gathering **at = &k->under_way;
+
+	pthread_mutex_lock(&k->lock);
+	while (*at != g)
+		at = &(*at)->next;
+	*at = g->next;
+	pthread_cond_broadcast(&k->over);
+	pthread_mutex_unlock(&k->lock);
+}
+
+/* Whether what the keys say is in memory and in the store already. */
+static bool is_kept(struct gathering *g)
+{
+	const struct written *w;
+	int64_t revision;
+	bool is;
+
+	if (!ptc_kept_jobs_revision(&g->kept->jobs, g->uuid, &revision) || revision != g->durable.revision)
+		return false;
+	pthread_mutex_lock(&g->kept->lock);
+	w = find_written_locked(g->kept, g->uuid);
+	is = w && w->revision >= g->durable.revision;
+	pthread_mutex_unlock(&g->kept->lock);
+	return is;
+}
+
+static int gather_all(struct gathering *g)
+{
+	struct ptc_kept *k = g->kept;
+	int rc = gather_keys(g);
+
+	if (rc || is_kept(g))
+		return rc;
+	rc = gather_blobs(g);
+	g->job->revision = g->durable.revision;
+	g->durable.blobs = g->job;
+	if (rc == 0) {
+		pthread_mutex_lock(&k->lock);
+		rc = write_locked(k, g);
+		pthread_mutex_unlock(&k->lock);
+	}
 	if (rc == PTC_ELIMIT) {
 		ptc_warn("job",
 			 "job=%s its documents take more than %u MiB: this node keeps none, and cannot read its state "
@@ -306,12 +349,33 @@ static int gathered_any(struct gathering *g)
 		rc = 0;
 	}
 	if (rc)
-		ptc_kept_job_free(g->job);
-	else
-		ptc_kept_jobs_install(&k->jobs, g->job);
+		return rc;
+	ptc_kept_jobs_install(&k->jobs, g->job);
+	g->job = NULL;
+	return 0;
+}
+
+/* Blocks. */
+static void gather(void *arg, struct ptc_etcd *etcd)
+{
+	struct gathering *g = arg;
+	int64_t ignored;
+	bool first; /* nothing of it was kept before */
+
+	g->etcd = etcd;
+	enter(g);
+	first = !ptc_kept_jobs_revision(&g->kept->jobs, g->uuid, &ignored);
+	g->rc = gather_all(g);
+	leave(g);
+	if (g->rc == 0 && first)
+		ptc_events_remember(etcd, g->uuid);
+}
+
+static void gathering_free(struct gathering *g)
+{
+	ptc_kept_job_free(g->job);
 	ptc_durable_done(&g->durable);
 	ptc_free(g);
-	return rc;
 }
 
 static void gathered(void *arg)
@@ -320,8 +384,9 @@ static void gathered(void *arg)
 	struct ptc_kept *k = g->kept;
 
 	k->busy = false;
-	if (gathered_any(g))
+	if (g->rc)
 		k->not_before_ns = ptc_sys_now_ns() + RETRY_NS;
+	gathering_free(g);
 }
 
 static struct gathering *gathering_new(struct ptc_kept *k, const char *uuid)
@@ -352,7 +417,8 @@ int ptc_kept_now(struct ptc_kept *k, const char *uuid, struct ptc_error *err)
 	if (!g)
 		return ptc_nomem(err);
 	gather(g, ptc_cluster_etcd(k->cluster));
-	rc = gathered_any(g);
+	rc = g->rc;
+	gathering_free(g);
 	if (rc && rc != PTC_ENOTFOUND)
 		return ptc_error_set(err, rc,
 				     "node %s cannot keep the committed documents of job %s yet: etcd does not "
@@ -399,8 +465,7 @@ static bool begin(struct ptc_kept *k, const struct ptc_job_view *j)
 		return false;
 	if (ptc_cluster_run(k->cluster, "kept", gather, gathered, g) == 0)
 		return true;
-	ptc_kept_job_free(g->job);
-	ptc_free(g);
+	gathering_free(g);
 	return false;
 }
 

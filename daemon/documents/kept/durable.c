@@ -3,7 +3,6 @@
 #include "daemon/documents/kept/durable.h"
 
 #include "base/alloc.h"
-#include "base/buf.h"
 #include "base/number/digest.h"
 #include "formats/members.h"
 
@@ -58,31 +57,37 @@ bool ptc_durable_later(const struct ptc_durable *a, const struct ptc_durable *b)
 	return a->epoch != b->epoch ? a->epoch > b->epoch : a->revision > b->revision;
 }
 
-int ptc_durable_encode(const struct ptc_durable *d, char **ret_data, size_t *ret_len)
+void ptc_durable_form_done(struct ptc_durable_form *f)
+{
+	ptc_free(f->parts);
+	ptc_free(f->head);
+	*f = (struct ptc_durable_form){ 0 };
+}
+
+int ptc_durable_form(const struct ptc_durable *d, struct ptc_durable_form *ret)
 {
 	const struct header h = { *d, d->blobs->v, d->blobs->n };
-	struct ptc_buf b = PTC_BUF_INIT;
+	struct ptc_durable_form f = { .nparts = 1 + d->blobs->n };
 	char *text = ptc_members_to_text((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), &header_members, &h);
 	size_t len = text ? strlen(text) : 0;
-	size_t all = LENGTH_BYTES + len;
-	char *at = NULL;
 
-	for (size_t i = 0; i < d->blobs->n; i++)
-		all += d->blobs->v[i].len;
-	if (text) /* all at once: a buffer that grows copies megabytes again */
-		at = ptc_buf_extend(&b, all);
-	for (unsigned i = 0; at && i < LENGTH_BYTES; i++)
-		*at++ = (char)(len >> (8 * i));
-	if (at)
-		at = mempcpy(at, text, len);
-	for (size_t i = 0; at && i < d->blobs->n; i++)
-		at = mempcpy(at, d->blobs->v[i].data, d->blobs->v[i].len);
-	ptc_free(text);
-	if (!at) {
-		ptc_buf_done(&b);
+	f.head = text ? ptc_malloc(LENGTH_BYTES + len) : NULL;
+	f.parts = ptc_calloc(f.nparts, sizeof *f.parts);
+	if (!f.head || !f.parts) {
+		ptc_free(text);
+		ptc_durable_form_done(&f);
 		return PTC_ENOMEM;
 	}
-	*ret_data = ptc_buf_steal(&b, ret_len);
+	for (unsigned i = 0; i < LENGTH_BYTES; i++)
+		f.head[i] = (char)(len >> (8 * i));
+	memcpy(f.head + LENGTH_BYTES, text, len);
+	ptc_free(text);
+	f.parts[0] = (struct iovec){ f.head, LENGTH_BYTES + len };
+	for (size_t i = 0; i < d->blobs->n; i++)
+		f.parts[1 + i] = (struct iovec){ d->blobs->v[i].data, d->blobs->v[i].len };
+	for (size_t i = 0; i < f.nparts; i++)
+		f.len += f.parts[i].iov_len;
+	*ret = f;
 	return 0;
 }
 

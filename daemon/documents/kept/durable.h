@@ -12,6 +12,8 @@
 
 #include "daemon/documents/kept/kept_jobs.h"
 
+#include <sys/uio.h>
+
 #define PTC_DURABLE_NOTE      "committed" /* the name of the note in the store */
 #define PTC_DURABLE_MAX_BYTES (64u << 20) /* of a job's blobs; a larger job is not kept, and the log says so */
 
@@ -34,7 +36,13 @@ struct ptc_durable {
 void ptc_durable_done(struct ptc_durable *d); /* one of zeros is fine */
 /* Whether a comes after b: by epoch, then by revision. */
 bool ptc_durable_later(const struct ptc_durable *a, const struct ptc_durable *b);
-/* ptc_free *ret_data. 0 or PTC_ENOMEM. */
-int ptc_durable_encode(const struct ptc_durable *d, char **ret_data, size_t *ret_len);
+/* The bytes, as parts one after another: blobs are megabytes, and are copied only where they are written. */
+struct ptc_durable_form {
+	struct iovec *parts; /* those of blobs are borrowed */
+	size_t nparts, len;  /* len: of all */
+	char *head;          /* owned, as parts is */
+};
+int ptc_durable_form(const struct ptc_durable *d, struct ptc_durable_form *ret); /* 0 or PTC_ENOMEM */
+void ptc_durable_form_done(struct ptc_durable_form *f);
 /* Every blob is checked against its hash. what: the job and the node, for messages. */
 int ptc_durable_decode(const char *what, const void *data, size_t len, struct ptc_durable *ret, struct ptc_error *err);
