@@ -32,8 +32,9 @@
 /* What the store has of a job, in the life of this process. */
 struct written {
 	char uuid[PTC_UUID_TEXT];
-	int64_t revision;
-	size_t bytes;
+	int64_t revision;             /* of the later note */
+	size_t bytes, base_bytes;     /* of both notes; of the complete one */
+	struct ptc_durable_base base; /* the complete one, with all its blobs */
 };
 
 struct ptc_kept {
@@ -83,6 +84,8 @@ struct ptc_kept *ptc_kept_free(struct ptc_kept *k)
 	ptc_kept_jobs_done(&k->jobs);
 	pthread_cond_destroy(&k->over);
 	pthread_mutex_destroy(&k->lock);
+	for (size_t i = 0; i < k->nwritten; i++)
+		ptc_durable_base_done(&k->written[i].base);
 	ptc_free(k->written);
 	ptc_free(k);
 	return NULL;
@@ -251,29 +254,80 @@ static struct written *find_written_locked(struct ptc_kept *k, const char *uuid)
 	return NULL;
 }
 
+/* Whether most of the documents are in the note that w has written. */
+static bool has_most(const struct written *w, const struct ptc_durable *d)
+{
+	size_t there = 0;
+
+	for (size_t i = 0; i < d->blobs->n; i++)
+		for (size_t k = 0; k < w->base.nblobs; k++)
+			if (strcmp(d->blobs->v[i].hash, w->base.blobs[k].hash) == 0)
+				there += d->blobs->v[i].len;
+	return w->base.epoch == d->epoch && there > d->blobs->bytes / 2;
+}
+
+static int put_note(struct ptc_kept *k, const struct gathering *g, const char *name,
+		    const struct ptc_durable_base *base, size_t *ret_bytes)
+{
+	struct ptc_durable_form form;
+	int rc = ptc_durable_form(&g->durable, base, &form);
+
+	if (rc)
+		return rc;
+	rc = ptc_store_note_put_parts(k->store, g->uuid, name, form.parts, form.nparts, NULL);
+	*ret_bytes = form.len;
+	ptc_durable_form_done(&form);
+	return rc;
+}
+
+/* The complete note; after it a second one that is there is of an earlier base, and goes. */
+static int write_whole(struct ptc_kept *k, const struct gathering *g, struct written *w)
+{
+	const struct ptc_kept_job *blobs = g->durable.blobs;
+	struct ptc_durable_base base = { .epoch = g->durable.epoch, .revision = g->durable.revision };
+	int rc;
+
+	ptc_durable_base_done(&w->base); /* whatever comes of it */
+	base.blobs = ptc_calloc(blobs->n, sizeof *base.blobs);
+	rc = base.blobs ? put_note(k, g, PTC_DURABLE_NOTE, NULL, &w->base_bytes) : PTC_ENOMEM;
+	if (rc == 0)
+		rc = ptc_store_note_put(k->store, g->uuid, PTC_DURABLE_LATER, "", 0, NULL);
+	if (rc) {
+		ptc_durable_base_done(&base);
+		return rc;
+	}
+	for (size_t i = 0; i < blobs->n; i++)
+		memcpy(base.blobs[base.nblobs++].hash, blobs->v[i].hash, PTC_HASH_HEX);
+	w->base = base;
+	w->bytes = w->base_bytes;
+	return 0;
+}
+
 static int write_locked(struct ptc_kept *k, struct gathering *g)
 {
-	struct written *w = find_written_locked(k, g->uuid);
-	struct ptc_durable_form form;
-	size_t len;
+	struct written *w = find_written_locked(k, g->uuid), fresh = { .revision = 0 };
+	size_t bytes = 0;
 	int rc;
 
 	if (w && w->revision >= g->durable.revision)
 		return 0;
-	rc = !w && !PTC_MORE(k->written, k->nwritten) ? PTC_ENOMEM : ptc_durable_form(&g->durable, &form);
-	if (rc)
-		return rc;
-	rc = ptc_store_note_put_parts(k->store, g->uuid, PTC_DURABLE_NOTE, form.parts, form.nparts, NULL);
-	len = form.len;
-	ptc_durable_form_done(&form);
+	if (!w && !PTC_MORE(k->written, k->nwritten))
+		return PTC_ENOMEM;
+	if (w && has_most(w, &g->durable)) {
+		rc = put_note(k, g, PTC_DURABLE_LATER, &w->base, &bytes);
+		if (rc == 0)
+			w->bytes = w->base_bytes + bytes;
+	} else {
+		rc = write_whole(k, g, w ? w : &fresh);
+	}
 	if (rc)
 		return rc == PTC_ENOTFOUND ? 0 : rc; /* the job was deleted here meanwhile */
 	if (!w) {
+		memcpy(fresh.uuid, g->uuid, sizeof fresh.uuid);
 		w = &k->written[k->nwritten++];
-		memcpy(w->uuid, g->uuid, sizeof w->uuid);
+		*w = fresh;
 	}
 	w->revision = g->durable.revision;
-	w->bytes = len;
 	return 0;
 }
 
@@ -452,8 +506,10 @@ static void drop_written(struct ptc_kept *k)
 {
 	pthread_mutex_lock(&k->lock);
 	for (size_t i = k->nwritten; i-- > 0;)
-		if (is_gone(k, k->written[i].uuid))
+		if (is_gone(k, k->written[i].uuid)) {
+			ptc_durable_base_done(&k->written[i].base);
 			k->written[i] = k->written[--k->nwritten];
+		}
 	pthread_mutex_unlock(&k->lock);
 }
 
