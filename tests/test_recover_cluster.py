@@ -85,6 +85,9 @@ class RecoverCluster(harness.Case):
         r = json.loads(self.recover(c, *names, node=names[0], extra=("--dry-run", "--format", "json")).stdout)
         return any(j["uuid"] == now["uuid"] and j["generation"] == now["generation"] and j["complete"] for j in r["jobs"])
 
+    def kept_bytes(self, c, name):
+        return c.json("status", node=name)["daemon"]["kept_bytes"]
+
     # ---- tests ----
 
     @harness.labels("repeats")
@@ -96,8 +99,12 @@ class RecoverCluster(harness.Case):
                 self.assertEqual(0, c.etcdctl("put", "/other", str(i)).returncode)
             job = self.job(c)
             job.imported("tp=2")
+            whole = wait_for(lambda: self.kept_bytes(c, "n1"), 30 * PATIENCE, "documents on n1", 0.2)
             job.resize("tp=2,dp=2")
             wait_for(lambda: self.kept(c, job, left), 30 * PATIENCE, "documents on n1 to n3", 0.2)
+            # n1 keeps the later commit beside the one that it had: what it writes is much less than both
+            both = wait_for(lambda: (n := self.kept_bytes(c, "n1")) != whole and n, 30 * PATIENCE, "the later commit on n1", 0.2)
+            self.assertTrue(1.1 * whole < both < 1.7 * whole, (whole, both))
             doomed = self.job(c, "doomed")
             doomed.imported("tp=1")
             doomed.delete()

@@ -9,6 +9,9 @@
  * an earlier commit, it keeps the documents of the later one (ptc_kept_now). So whatever a node keeps names tables that
  * are still there, on it and on the others.
  *
+ * After a commit the tick and the Finish of a switch want the same documents at about the same time. One gathers them,
+ * and the other waits for it: it then reads the keys only, and finds that they are kept.
+ *
  * Failure modes: etcd does not answer (tried again a second later). Documents exceed PTC_DURABLE_MAX_BYTES: in memory,
  * the jobs that changed longest ago are dropped. A job that alone is larger is never kept, and the log says so. A node
  * without state of the job keeps nothing of it, and says so when it is asked. */
@@ -29,15 +32,18 @@
 /* What the store has of a job, in the life of this process. */
 struct written {
 	char uuid[PTC_UUID_TEXT];
-	int64_t revision;
-	size_t bytes;
+	int64_t revision;             /* of the later note */
+	size_t bytes, base_bytes;     /* of both notes; of the complete one */
+	struct ptc_durable_base base; /* the complete one, with all its blobs */
 };
 
 struct ptc_kept {
 	struct ptc_cluster *cluster;
 	struct ptc_store *store;
 	struct ptc_kept_jobs jobs;
-	pthread_mutex_t lock; /* guards `written`, and orders writes to the store */
+	pthread_mutex_t lock;        /* guards `written` and `under_way`, and orders writes to the store */
+	pthread_cond_t over;         /* one that was under way is not any more */
+	struct gathering *under_way; /* at most one of each job */
 	struct written *written;
 	size_t nwritten;
 	bool busy; /* [loop], as is: */
@@ -45,6 +51,7 @@ struct ptc_kept {
 };
 
 struct gathering {
+	struct gathering *next; /* in under_way */
 	struct ptc_kept *kept;
 	struct ptc_etcd *etcd;
 	char uuid[PTC_UUID_TEXT];
@@ -52,8 +59,7 @@ struct gathering {
 	struct ptc_record_doc record;
 	struct ptc_older_doc older;
 	struct ptc_durable durable;
-	struct ptc_kept_job *job; /* NULL: there is nothing to keep */
-	bool first;               /* nothing of it was kept before */
+	struct ptc_kept_job *job; /* NULL: it is in memory now, or nothing is to be kept */
 	int rc;
 };
 
@@ -67,6 +73,7 @@ struct ptc_kept *ptc_kept_new(struct ptc_cluster *c, struct ptc_store *store)
 	k->store = store;
 	ptc_kept_jobs_init(&k->jobs, PTC_DURABLE_MAX_BYTES);
 	pthread_mutex_init(&k->lock, NULL);
+	pthread_cond_init(&k->over, NULL);
 	return k;
 }
 
@@ -75,7 +82,10 @@ struct ptc_kept *ptc_kept_free(struct ptc_kept *k)
 	if (!k)
 		return NULL;
 	ptc_kept_jobs_done(&k->jobs);
+	pthread_cond_destroy(&k->over);
 	pthread_mutex_destroy(&k->lock);
+	for (size_t i = 0; i < k->nwritten; i++)
+		ptc_durable_base_done(&k->written[i].base);
 	ptc_free(k->written);
 	ptc_free(k);
 	return NULL;
@@ -244,59 +254,146 @@ static struct written *find_written_locked(struct ptc_kept *k, const char *uuid)
 	return NULL;
 }
 
+/* Whether most of the documents are in the note that w has written. */
+static bool has_most(const struct written *w, const struct ptc_durable *d)
+{
+	size_t there = 0;
+
+	for (size_t i = 0; i < d->blobs->n; i++)
+		for (size_t k = 0; k < w->base.nblobs; k++)
+			if (strcmp(d->blobs->v[i].hash, w->base.blobs[k].hash) == 0)
+				there += d->blobs->v[i].len;
+	return w->base.epoch == d->epoch && there > d->blobs->bytes / 2;
+}
+
+static int put_note(struct ptc_kept *k, const struct gathering *g, const char *name,
+		    const struct ptc_durable_base *base, size_t *ret_bytes)
+{
+	struct ptc_durable_form form;
+	int rc = ptc_durable_form(&g->durable, base, &form);
+
+	if (rc)
+		return rc;
+	rc = ptc_store_note_put_parts(k->store, g->uuid, name, form.parts, form.nparts, NULL);
+	*ret_bytes = form.len;
+	ptc_durable_form_done(&form);
+	return rc;
+}
+
+/* The complete note; after it a second one that is there is of an earlier base, and goes. */
+static int write_whole(struct ptc_kept *k, const struct gathering *g, struct written *w)
+{
+	const struct ptc_kept_job *blobs = g->durable.blobs;
+	struct ptc_durable_base base = { .epoch = g->durable.epoch, .revision = g->durable.revision };
+	int rc;
+
+	ptc_durable_base_done(&w->base); /* whatever comes of it */
+	base.blobs = ptc_calloc(blobs->n, sizeof *base.blobs);
+	rc = base.blobs ? put_note(k, g, PTC_DURABLE_NOTE, NULL, &w->base_bytes) : PTC_ENOMEM;
+	if (rc == 0)
+		rc = ptc_store_note_put(k->store, g->uuid, PTC_DURABLE_LATER, "", 0, NULL);
+	if (rc) {
+		ptc_durable_base_done(&base);
+		return rc;
+	}
+	for (size_t i = 0; i < blobs->n; i++)
+		memcpy(base.blobs[base.nblobs++].hash, blobs->v[i].hash, PTC_HASH_HEX);
+	w->base = base;
+	w->bytes = w->base_bytes;
+	return 0;
+}
+
 static int write_locked(struct ptc_kept *k, struct gathering *g)
 {
-	struct written *w = find_written_locked(k, g->uuid);
-	char *data;
-	size_t len;
+	struct written *w = find_written_locked(k, g->uuid), fresh = { .revision = 0 };
+	size_t bytes = 0;
 	int rc;
 
 	if (w && w->revision >= g->durable.revision)
 		return 0;
-	rc = !w && !PTC_MORE(k->written, k->nwritten) ? PTC_ENOMEM : ptc_durable_encode(&g->durable, &data, &len);
-	if (rc)
-		return rc;
-	rc = ptc_store_note_put(k->store, g->uuid, PTC_DURABLE_NOTE, data, len, NULL);
-	ptc_free(data);
+	if (!w && !PTC_MORE(k->written, k->nwritten))
+		return PTC_ENOMEM;
+	if (w && has_most(w, &g->durable)) {
+		rc = put_note(k, g, PTC_DURABLE_LATER, &w->base, &bytes);
+		if (rc == 0)
+			w->bytes = w->base_bytes + bytes;
+	} else {
+		rc = write_whole(k, g, w ? w : &fresh);
+	}
 	if (rc)
 		return rc == PTC_ENOTFOUND ? 0 : rc; /* the job was deleted here meanwhile */
 	if (!w) {
+		memcpy(fresh.uuid, g->uuid, sizeof fresh.uuid);
 		w = &k->written[k->nwritten++];
-		memcpy(w->uuid, g->uuid, sizeof w->uuid);
+		*w = fresh;
 	}
 	w->revision = g->durable.revision;
-	w->bytes = len;
 	return 0;
 }
 
-/* Blocks. */
-static void gather(void *arg, struct ptc_etcd *etcd)
-{
-	struct gathering *g = arg;
-	int64_t ignored;
-
-	g->etcd = etcd;
-	g->first = !ptc_kept_jobs_revision(&g->kept->jobs, g->uuid, &ignored);
-	g->rc = gather_keys(g);
-	if (g->rc == 0)
-		g->rc = gather_blobs(g);
-	g->job->revision = g->durable.revision;
-	g->durable.blobs = g->job;
-	if (g->rc == 0) {
-		pthread_mutex_lock(&g->kept->lock);
-		g->rc = write_locked(g->kept, g);
-		pthread_mutex_unlock(&g->kept->lock);
-	}
-	if (g->rc == 0 && g->first)
-		ptc_events_remember(etcd, g->uuid);
-}
-
-/* Puts what was gathered into memory, and frees g. Any thread. */
-static int gathered_any(struct gathering *g)
+/* Waits until nobody else gathers this job's documents. */
+static void enter(struct gathering *g)
 {
 	struct ptc_kept *k = g->kept;
-	int rc = g->rc;
+	struct gathering *other;
 
+	pthread_mutex_lock(&k->lock);
+	do {
+		other = k->under_way;
+		while (other && strcmp(other->uuid, g->uuid) != 0)
+			other = other->next;
+		if (other)
+			pthread_cond_wait(&k->over, &k->lock);
+	} while (other);
+	g->next = k->under_way;
+	k->under_way = g;
+	pthread_mutex_unlock(&k->lock);
+}
+
+static void leave(struct gathering *g)
+{
+	struct ptc_kept *k = g->kept;
+	struct gathering **at = &k->under_way;
+
+	pthread_mutex_lock(&k->lock);
+	while (*at != g)
+		at = &(*at)->next;
+	*at = g->next;
+	pthread_cond_broadcast(&k->over);
+	pthread_mutex_unlock(&k->lock);
+}
+
+/* Whether what the keys say is in memory and in the store already. */
+static bool is_kept(struct gathering *g)
+{
+	const struct written *w;
+	int64_t revision;
+	bool is;
+
+	if (!ptc_kept_jobs_revision(&g->kept->jobs, g->uuid, &revision) || revision != g->durable.revision)
+		return false;
+	pthread_mutex_lock(&g->kept->lock);
+	w = find_written_locked(g->kept, g->uuid);
+	is = w && w->revision >= g->durable.revision;
+	pthread_mutex_unlock(&g->kept->lock);
+	return is;
+}
+
+static int gather_all(struct gathering *g)
+{
+	struct ptc_kept *k = g->kept;
+	int rc = gather_keys(g);
+
+	if (rc || is_kept(g))
+		return rc;
+	rc = gather_blobs(g);
+	g->job->revision = g->durable.revision;
+	g->durable.blobs = g->job;
+	if (rc == 0) {
+		pthread_mutex_lock(&k->lock);
+		rc = write_locked(k, g);
+		pthread_mutex_unlock(&k->lock);
+	}
 	if (rc == PTC_ELIMIT) {
 		ptc_warn("job",
 			 "job=%s its documents take more than %u MiB: this node keeps none, and cannot read its state "
@@ -306,12 +403,33 @@ static int gathered_any(struct gathering *g)
 		rc = 0;
 	}
 	if (rc)
-		ptc_kept_job_free(g->job);
-	else
-		ptc_kept_jobs_install(&k->jobs, g->job);
+		return rc;
+	ptc_kept_jobs_install(&k->jobs, g->job);
+	g->job = NULL;
+	return 0;
+}
+
+/* Blocks. */
+static void gather(void *arg, struct ptc_etcd *etcd)
+{
+	struct gathering *g = arg;
+	int64_t ignored;
+	bool first; /* nothing of it was kept before */
+
+	g->etcd = etcd;
+	enter(g);
+	first = !ptc_kept_jobs_revision(&g->kept->jobs, g->uuid, &ignored);
+	g->rc = gather_all(g);
+	leave(g);
+	if (g->rc == 0 && first)
+		ptc_events_remember(etcd, g->uuid);
+}
+
+static void gathering_free(struct gathering *g)
+{
+	ptc_kept_job_free(g->job);
 	ptc_durable_done(&g->durable);
 	ptc_free(g);
-	return rc;
 }
 
 static void gathered(void *arg)
@@ -320,8 +438,9 @@ static void gathered(void *arg)
 	struct ptc_kept *k = g->kept;
 
 	k->busy = false;
-	if (gathered_any(g))
+	if (g->rc)
 		k->not_before_ns = ptc_sys_now_ns() + RETRY_NS;
+	gathering_free(g);
 }
 
 static struct gathering *gathering_new(struct ptc_kept *k, const char *uuid)
@@ -352,7 +471,8 @@ int ptc_kept_now(struct ptc_kept *k, const char *uuid, struct ptc_error *err)
 	if (!g)
 		return ptc_nomem(err);
 	gather(g, ptc_cluster_etcd(k->cluster));
-	rc = gathered_any(g);
+	rc = g->rc;
+	gathering_free(g);
 	if (rc && rc != PTC_ENOTFOUND)
 		return ptc_error_set(err, rc,
 				     "node %s cannot keep the committed documents of job %s yet: etcd does not "
@@ -386,8 +506,10 @@ static void drop_written(struct ptc_kept *k)
 {
 	pthread_mutex_lock(&k->lock);
 	for (size_t i = k->nwritten; i-- > 0;)
-		if (is_gone(k, k->written[i].uuid))
+		if (is_gone(k, k->written[i].uuid)) {
+			ptc_durable_base_done(&k->written[i].base);
 			k->written[i] = k->written[--k->nwritten];
+		}
 	pthread_mutex_unlock(&k->lock);
 }
 
@@ -399,8 +521,7 @@ static bool begin(struct ptc_kept *k, const struct ptc_job_view *j)
 		return false;
 	if (ptc_cluster_run(k->cluster, "kept", gather, gathered, g) == 0)
 		return true;
-	ptc_kept_job_free(g->job);
-	ptc_free(g);
+	gathering_free(g);
 	return false;
 }
 

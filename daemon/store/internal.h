@@ -120,8 +120,8 @@ int ptc_store_rec_job_empty(struct ptc_store *s, const char *uuid, struct ptc_er
 typedef int (*ptc_store_rec_job_fn)(void *arg, const char *uuid, uid_t uid, int64_t fence, enum job_state state,
 				    struct ptc_error *err);
 int ptc_store_rec_jobs(struct ptc_store *s, ptc_store_rec_job_fn fn, void *arg, struct ptc_error *err);
-int ptc_store_rec_note_put(struct ptc_store *s, const char *uuid, const char *name, const void *data, size_t len,
-			   struct ptc_error *err);
+int ptc_store_rec_note_put(struct ptc_store *s, const char *uuid, const char *name, const struct iovec *parts,
+			   size_t nparts, struct ptc_error *err);
 int ptc_store_rec_note_get(struct ptc_store *s, const char *uuid, const char *name, void **ret_data, size_t *ret_len,
 			   struct ptc_error *err);
 int ptc_store_rec_tables_load(struct job *j, struct ptc_error *err); /* fills j->tables and chunk states */

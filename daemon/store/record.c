@@ -314,29 +314,38 @@ static struct key note_key(const char *uuid, const char *name)
 }
 
 /* rec_put() without a buffer, because a note may have megabytes: it is written straight into the transaction's page. */
-static int note_put(MDB_txn *txn, MDB_dbi dbi, const struct key *k, const void *data, size_t len, struct ptc_error *err)
+static int note_put(MDB_txn *txn, MDB_dbi dbi, const struct key *k, const struct iovec *parts, size_t nparts,
+		    struct ptc_error *err)
 {
 	uint8_t kb[KEY_MAX_BYTES], *p;
-	MDB_val kv = { k->len, kb }, v = { 1 + len + 8, NULL };
+	MDB_val kv = { k->len, kb }, v = { 0 };
+	size_t len = 0;
 	uint64_t sum;
 	int rc;
 
+	for (size_t i = 0; i < nparts; i++)
+		len += parts[i].iov_len;
+	v.mv_size = 1 + len + 8;
 	memcpy(kb, k->b, k->len);
 	rc = mdb_put(txn, dbi, &kv, &v, MDB_RESERVE);
 	if (rc)
 		return ptc_store_lmdb_error(err, rc, "cannot write to meta");
 	p = v.mv_data;
 	p[0] = RECORD_VERSION;
-	if (len)
-		memcpy(p + 1, data, len);
-	sum = ptc_checksum(p, 1 + len);
+	len = 1;
+	for (size_t i = 0; i < nparts; i++) {
+		if (parts[i].iov_len)
+			memcpy(p + len, parts[i].iov_base, parts[i].iov_len);
+		len += parts[i].iov_len;
+	}
+	sum = ptc_checksum(p, len);
 	for (unsigned i = 0; i < 8; i++)
-		p[1 + len + i] = (uint8_t)(sum >> (8 * i));
+		p[len + i] = (uint8_t)(sum >> (8 * i));
 	return 0;
 }
 
-int ptc_store_rec_note_put(struct ptc_store *s, const char *uuid, const char *name, const void *data, size_t len,
-			   struct ptc_error *err)
+int ptc_store_rec_note_put(struct ptc_store *s, const char *uuid, const char *name, const struct iovec *parts,
+			   size_t nparts, struct ptc_error *err)
 {
 	struct key k = note_key(uuid, name);
 	MDB_txn *txn;
@@ -344,7 +353,7 @@ int ptc_store_rec_note_put(struct ptc_store *s, const char *uuid, const char *na
 
 	if (rc)
 		return rc;
-	rc = note_put(txn, s->dbi, &k, data, len, err);
+	rc = note_put(txn, s->dbi, &k, parts, nparts, err);
 	if (!rc)
 		return ptc_store_commit(txn, STORE_META, err);
 	mdb_txn_abort(txn);

@@ -555,18 +555,26 @@ static int note_check(const char *name, struct ptc_error *err)
 	return 0;
 }
 
-int ptc_store_note_put(struct ptc_store *s, const char *uuid, const char *name, const void *data, size_t len,
-		       struct ptc_error *err)
+int ptc_store_note_put_parts(struct ptc_store *s, const char *uuid, const char *name, const struct iovec *parts,
+			     size_t nparts, struct ptc_error *err)
 {
 	int rc = note_check(name, err);
 
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&s->wlock);
-	rc = job_find(s, uuid) ? ptc_store_rec_note_put(s, uuid, name, data, len, err)
+	rc = job_find(s, uuid) ? ptc_store_rec_note_put(s, uuid, name, parts, nparts, err)
 			       : ptc_error_set(err, PTC_ENOTFOUND, "job %.36s has no state here", uuid);
 	pthread_mutex_unlock(&s->wlock);
 	return rc;
+}
+
+int ptc_store_note_put(struct ptc_store *s, const char *uuid, const char *name, const void *data, size_t len,
+		       struct ptc_error *err)
+{
+	struct iovec part = { (void *)(uintptr_t)data, len }; /* only read */
+
+	return ptc_store_note_put_parts(s, uuid, name, &part, 1, err);
 }
 
 int ptc_store_note_get(struct ptc_store *s, const char *uuid, const char *name, void **ret_data, size_t *ret_len,

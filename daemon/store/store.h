@@ -36,6 +36,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 /* A block that does not match its checksum. */
 struct ptc_store_damage {
@@ -96,6 +97,9 @@ int ptc_store_fence(struct ptc_store *s, const char *uuid, int64_t fence, struct
 #define PTC_NOTE_NAME_MAX 15
 int ptc_store_note_put(struct ptc_store *s, const char *uuid, const char *name, const void *data, size_t len,
 		       struct ptc_error *err);
+/* The note is the parts one after another. */
+int ptc_store_note_put_parts(struct ptc_store *s, const char *uuid, const char *name, const struct iovec *parts,
+			     size_t nparts, struct ptc_error *err);
 int ptc_store_note_get(struct ptc_store *s, const char *uuid, const char *name, void **ret_data, size_t *ret_len,
 		       struct ptc_error *err); /* ptc_free it; PTC_ENOTFOUND */
 

@@ -44,7 +44,8 @@ static bool scan_head(struct ptc_scan *s)
 	return fine;
 }
 
-static bool scan_tensor(struct ptc_scan *s, struct ptc_tensor *t)
+/* before: NULL, or the tensor before it, which mostly has the same dtype. */
+static bool scan_tensor(struct ptc_scan *s, const struct ptc_tensor *before, struct ptc_tensor *t)
 {
 	char dtype[16], *name = NULL;
 	size_t n = 0;
@@ -58,7 +59,11 @@ static bool scan_tensor(struct ptc_scan *s, struct ptc_tensor *t)
 	for (; s->at < s->end && *s->at != '"' && n < sizeof dtype - 1; s->at++)
 		dtype[n++] = *s->at;
 	dtype[n] = '\0';
-	if (!ptc_dtype_parse(dtype, &t->dtype) || ptc_scan_text(s, "\",\"shape\":["))
+	if (before && strcmp(dtype, ptc_dtype_name(before->dtype)) == 0)
+		t->dtype = before->dtype;
+	else if (!ptc_dtype_parse(dtype, &t->dtype))
+		return false;
+	if (ptc_scan_text(s, "\",\"shape\":["))
 		return false;
 	bits = (int64_t)ptc_dtype_bits(t->dtype);
 	while (!ptc_scan_is(s, "]}")) {
@@ -86,7 +91,8 @@ static bool scan_list(struct ptc_scan *s, struct ptc_spec *spec)
 			return !ptc_nomem(s->err);
 		t = &spec->tensors[spec->ntensors++];
 		*t = (struct ptc_tensor){ 0 };
-		if (!scan_tensor(s, t) || (spec->ntensors > 1 && strcmp(t[-1].name, t->name) >= 0))
+		if (!scan_tensor(s, spec->ntensors > 1 ? t - 1 : NULL, t) ||
+		    (spec->ntensors > 1 && strcmp(t[-1].name, t->name) >= 0))
 			return false;
 	} while (ptc_scan_is(s, ","));
 	if (s->at == s->end || *s->at != ']')

@@ -222,6 +222,30 @@ static int list_regions(const struct lister *w, uint32_t first, uint32_t end)
 
 PTC_COMPARE(need_compare, struct ptc_need, ptc_box_order(&a->box, &b->box))
 
+/* Room for all of them at once: a list that grows by halves copies megabytes, each time into new pages. */
+static int pieces_room(const struct lister *w, const bool *some, uint32_t first, uint32_t end)
+{
+	const struct ptc_side *s = w->l->side;
+	struct ptc_needs *to = w->to;
+	uint32_t spread = UINT32_MAX;
+	size_t each = 0, n = to->n;
+
+	for (uint32_t item = first; item < end; item++) {
+		const struct ptc_spread *of = &s->spreads[s->item_spread[item]];
+		const struct ptc_pieces *p = &s->geometries[of->geometry];
+
+		if (s->item_spread[item] != spread) { /* mostly many items in a row have the same */
+			spread = s->item_spread[item];
+			each = 0;
+			for (size_t i = 0; i < p->n; i++)
+				each += some[of->sets[p->set[i]]];
+		}
+		n += each;
+	}
+	n = PTC_MIN(n, w->most);
+	return n <= to->cap || PTC_ROOM(to->v, n, to->cap) ? 0 : ptc_nomem(w->err);
+}
+
 /* The pieces of these items that some of the ranks hold. some: per set of ranks, whether some of them are in it. */
 static int take_pieces(const struct lister *w, const bool *some, uint32_t first, uint32_t end)
 {
@@ -256,6 +280,8 @@ static int list_pieces(const struct lister *w, uint32_t first, uint32_t end)
 	for (uint32_t k = 0; k < s->sets.n && !rc; k++)
 		for (size_t i = s->sets.first[k]; i < s->sets.first[k + 1] && !some[k]; i++)
 			some[k] = given[s->sets.v[i]];
+	if (!rc)
+		rc = pieces_room(w, some, first, end);
 	if (!rc)
 		rc = take_pieces(w, some, first, end);
 	ptc_free(given);

@@ -42,10 +42,12 @@ static size_t put_number(char *text, char before, int64_t v)
 }
 
 struct hasher {
-	char hex[33];                                 /* of the moves so far */
-	char box_text[NUMBER_MAX * 2 * PTC_MAX_DIMS]; /* of `box` */
-	size_t box_len;
-	const struct ptc_box *box; /* of the last move; it stays as it is for as long as the hasher */
+	char hex[33]; /* of the moves so far */
+	/* of the last move: its text behind the item. Most moves in a row differ in their item only. */
+	char tail[NUMBER_MAX * (4 + 2 * PTC_MAX_DIMS)];
+	size_t tail_len;
+	uint32_t numbers[4];       /* those behind the item */
+	const struct ptc_box *box; /* it stays as it is for as long as the hasher */
 };
 
 static void hash_begin(struct hasher *h)
@@ -56,22 +58,24 @@ static void hash_begin(struct hasher *h)
 
 static void hash_move(struct hasher *h, const uint32_t numbers[5], const struct ptc_box *box)
 {
-	char text[32 + 5 * NUMBER_MAX + sizeof h->box_text];
+	char text[32 + NUMBER_MAX + sizeof h->tail];
 	size_t n = 32;
 
-	if (h->box != box) {
+	if (h->box != box || memcmp(h->numbers, numbers + 1, sizeof h->numbers) != 0) {
 		h->box = box;
-		h->box_len = 0;
+		memcpy(h->numbers, numbers + 1, sizeof h->numbers);
+		h->tail_len = 0;
+		for (size_t i = 0; i < 4; i++)
+			h->tail_len += put_number(h->tail + h->tail_len, ' ', h->numbers[i]);
 		for (uint32_t d = 0; d < box->ndim; d++) {
-			h->box_len += put_number(h->box_text + h->box_len, ' ', box->off[d]);
-			h->box_len += put_number(h->box_text + h->box_len, '+', box->ext[d]);
+			h->tail_len += put_number(h->tail + h->tail_len, ' ', box->off[d]);
+			h->tail_len += put_number(h->tail + h->tail_len, '+', box->ext[d]);
 		}
 	}
 	memcpy(text, h->hex, 32);
-	for (size_t i = 0; i < 5; i++)
-		n += put_number(text + n, ' ', numbers[i]);
-	memcpy(text + n, h->box_text, h->box_len);
-	ptc_content_hash(text, n + h->box_len, h->hex);
+	n += put_number(text + n, ' ', numbers[0]);
+	memcpy(text + n, h->tail, h->tail_len);
+	ptc_content_hash(text, n + h->tail_len, h->hex);
 }
 
 static void hash_end(const struct hasher *h, const struct ptc_plan *p, size_t nmoves, char ret_hex[33])

@@ -145,13 +145,17 @@ static int by_key(const void *pa, const void *pb)
 /* Which ways cut anything, for dense and for expert items. */
 static void find_ways(const struct ptc_layout *l, bool used[2][PTC_WAYS])
 {
-	for (uint32_t item = 0; item < l->nitems; item++) {
-		const struct ptc_rule *r = l->items[item].rule;
+	uint32_t cuts[2] = { 0 };
 
-		for (uint32_t way = PTC_AXIS_TP; way < PTC_WAYS; way++)
-			used[ptc_rule_is_expert(r)][way] |= ptc_regions_cuts(l, item, way);
-		used[1][PTC_AXIS_EP] |= r && r->expert;
+	for (uint32_t item = 0; item < l->nitems; item++) {
+		const struct ptc_layout_item *i = &l->items[item];
+
+		cuts[i->expert] |= i->cuts;
+		used[1][PTC_AXIS_EP] |= i->rule && i->rule->expert;
 	}
+	for (uint32_t way = PTC_AXIS_TP; way < PTC_WAYS; way++)
+		for (size_t k = 0; k < 2; k++)
+			used[k][way] |= cuts[k] >> way & 1;
 }
 
 static struct cell_key key_of(const struct ptc_layout *l, uint32_t rank, bool used[2][PTC_WAYS])

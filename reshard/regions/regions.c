@@ -254,10 +254,11 @@ static int check_items(const struct ptc_layout *l, struct ptc_error *err)
 	int rc = 0;
 
 	for (uint32_t item = 0; item < l->nitems && !rc; item++) {
-		uint32_t n = every_part_counts(l, item) ? ptc_regions_nparts(l, item) : 1;
+		uint32_t n;
 
 		if (cut_as_before(l, item))
 			continue;
+		n = every_part_counts(l, item) ? ptc_regions_nparts(l, item) : 1;
 		for (uint32_t part = 0; part < n && !rc; part++)
 			rc = ptc_cutter_part(&b, item, part);
 	}

@@ -229,8 +229,18 @@ bool ptc_regions_part(const struct ptc_layout *l, uint32_t item, uint32_t rank, 
 
 void ptc_ways_finalize(struct ptc_layout *l, uint32_t item)
 {
+	const uint32_t fields = 1 + (uint32_t)l->spec->nfields, before = item - fields;
 	struct ptc_layout_item *i = &l->items[item];
 
+	/* All that follows depends on the rule, on which field it is, and on whether the tensor is a scalar. */
+	if (item >= fields && i->rule == l->items[before].rule &&
+	    !ptc_layout_tensor(l, item)->ndim == !ptc_layout_tensor(l, before)->ndim) {
+		i->expert = l->items[before].expert;
+		i->how = l->items[before].how;
+		i->how_dim = l->items[before].how_dim;
+		i->cuts = l->items[before].cuts;
+		return;
+	}
 	i->expert = ptc_rule_is_expert(i->rule);
 	i->how = find_shard(l, item, &i->how_dim);
 	for (uint32_t way = PTC_AXIS_TP; way < PTC_WAYS; way++)

@@ -89,6 +89,8 @@ bool ptc_glob_match(const char *p, size_t np, const char *s, size_t ns)
 {
 	size_t pi = 0, si = 0, star = SIZE_MAX, star_si = 0, used;
 
+	if (np == 1 && *p == '*')
+		return true;
 	if (tail_differs(p, np, s, ns))
 		return false;
 	while (si < ns) {

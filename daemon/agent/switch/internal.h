@@ -11,10 +11,11 @@
 /* ---- switch_view.c ---- */
 /* One side of a switch as this node sees it. */
 struct ptc_switch_view {
-	struct ptc_geometry_ref *from, *to; /* from NULL: there is no state before */
-	uint32_t self;                      /* this node's index in nodes */
-	const struct ptc_needs *needs;      /* of `to` */
-	struct ptc_store_box *need_boxes;   /* needs in the store's form, without empty boxes */
+	struct ptc_geometry_ref *from, *to;     /* from NULL: there is no state before */
+	uint32_t self;                          /* this node's index in nodes */
+	const struct ptc_needs *needs;          /* of `to` */
+	const struct ptc_store_box *need_boxes; /* needs in the store's form, without empty boxes; may be the needs */
+	struct ptc_store_box *own_boxes;        /* NULL, or need_boxes */
 	size_t nneed_boxes;
 	bool *usable;  /* of each node: it may be a source */
 	bool *fresh;   /* of each item: it begins as zeros, because its rule resets it; NULL: none does */

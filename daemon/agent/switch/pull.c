@@ -216,6 +216,8 @@ static int extents_plan(void *arg, struct ptc_transfer *t, struct ptc_error *err
 	plan = ptc_geometry_plan_take(&p->view.from->g, &p->view.to->g, p->view.usable);
 	if (!plan && ptc_switch_plan(&p->view, p->view.self, &plan, NULL) == PTC_ENOMEM)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for a plan");
+	if (!PTC_ROOM(t->parts.v, t->parts.n + p->nextents, t->parts.cap)) /* one of each at least */
+		rc = ptc_error_set(err, PTC_ENOMEM, "no memory to assign %zu boxes", p->nextents);
 	for (size_t i = 0; !rc && i < p->nextents; i++)
 		rc = extent_ask(p, t, i, plan, &asking, err);
 	ptc_boxes_done(&asking.cuts);

@@ -17,22 +17,38 @@ void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent)
 {
 	ptc_geometry_put(v->from);
 	ptc_geometry_put(v->to);
-	ptc_free(v->need_boxes);
+	ptc_free(v->own_boxes);
 	ptc_free(v->usable);
 	ptc_free(v->fresh);
 	ptc_free(v->derived);
 	*v = (struct ptc_switch_view){ 0 };
 }
 
+_Static_assert(sizeof(struct ptc_need) == sizeof(struct ptc_store_box) &&
+		       offsetof(struct ptc_need, item) == offsetof(struct ptc_store_box, item) &&
+		       offsetof(struct ptc_need, box) == offsetof(struct ptc_store_box, box),
+	       "a need is not a box of the store");
+
+/* The needs themselves, unless some are empty: of many tensors a copy has megabytes, and each call would make one. */
 static int need_boxes_make(struct ptc_switch_view *v, struct ptc_error *err)
 {
-	v->need_boxes = ptc_reallocarray(NULL, v->needs->n ? v->needs->n : 1, sizeof *v->need_boxes);
-	if (!v->need_boxes)
+	size_t n = 0;
+
+	while (n < v->needs->n && !ptc_box_empty(&v->needs->v[n].box))
+		n++;
+	v->need_boxes = (const void *)v->needs->v;
+	v->nneed_boxes = n;
+	if (n == v->needs->n)
+		return 0;
+	v->own_boxes = ptc_reallocarray(NULL, v->needs->n, sizeof *v->own_boxes);
+	if (!v->own_boxes)
 		return ptc_nomem(err);
-	for (size_t i = 0; i < v->needs->n; i++)
+	memcpy(v->own_boxes, v->need_boxes, n * sizeof *v->own_boxes);
+	for (size_t i = n; i < v->needs->n; i++)
 		if (!ptc_box_empty(&v->needs->v[i].box))
-			v->need_boxes[v->nneed_boxes++] =
-				(struct ptc_store_box){ v->needs->v[i].item, v->needs->v[i].box };
+			v->own_boxes[n++] = (struct ptc_store_box){ v->needs->v[i].item, v->needs->v[i].box };
+	v->need_boxes = v->own_boxes;
+	v->nneed_boxes = n;
 	return 0;
 }
 

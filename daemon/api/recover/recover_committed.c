@@ -55,6 +55,24 @@ static void add_table(void *arg, const struct ptc_table_key *key, bool sealed, i
 		t->of->tables[t->of->ntables++] = (struct ptc_inventory_table){ key->generation, key->snapshot };
 }
 
+/* Makes *d what the second note says, if there is one. */
+static int join_later(struct ptc_daemon *d, const char *uuid, const char *what, struct ptc_durable *to,
+		      struct ptc_error *err)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_durable later;
+	void *data;
+	size_t len;
+	int rc = ptc_store_note_get(d->store, uuid, PTC_DURABLE_LATER, &data, &len, &why);
+
+	if (rc)
+		return rc == PTC_ENOTFOUND ? 0 : ptc_error_set(err, rc, "%s", why.text);
+	if (len)
+		rc = ptc_durable_decode(what, data, len, &later, err);
+	ptc_free(data);
+	return rc || !len ? rc : ptc_durable_join(what, to, &later, err);
+}
+
 int ptc_recover_own(struct ptc_daemon *d, const char *uuid, struct ptc_durable *ret, struct ptc_error *err)
 {
 	char what[PTC_NAME_MAX + 64];
@@ -67,6 +85,11 @@ int ptc_recover_own(struct ptc_daemon *d, const char *uuid, struct ptc_durable *
 	snprintf(what, sizeof what, "node %s, job %s", d->config.node, uuid);
 	rc = ptc_durable_decode(what, data, len, ret, err);
 	ptc_free(data);
+	if (rc)
+		return rc;
+	rc = join_later(d, uuid, what, ret, err);
+	if (rc)
+		ptc_durable_done(ret);
 	return rc;
 }
 
@@ -164,11 +187,16 @@ static int take_over(struct ptc_daemon *d, const char *text, struct ptc_error *e
 static int read_part(struct ptc_daemon *d, const Ptc__V1__CommittedRequest *req, Ptc__V1__CommittedReply *reply,
 		     void **ret_data, struct ptc_error *err)
 {
+	struct ptc_durable own;
 	size_t len;
-	int rc = ptc_store_note_get(d->store, req->uuid, PTC_DURABLE_NOTE, ret_data, &len, err);
+	int rc = ptc_recover_own(d, req->uuid, &own, err); /* the one who asks may know nothing of two notes */
 
 	if (rc)
 		return rc;
+	rc = ptc_durable_encode(&own, (char **)ret_data, &len);
+	ptc_durable_done(&own);
+	if (rc)
+		return ptc_nomem(err);
 	if (req->offset > len)
 		return ptc_error_set(err, PTC_EINVAL, "the documents of job %.36s have %zu bytes", req->uuid, len);
 	reply->total = len;

@@ -3,7 +3,6 @@
 #include "daemon/documents/kept/durable.h"
 
 #include "base/alloc.h"
-#include "base/buf.h"
 #include "base/number/digest.h"
 #include "formats/members.h"
 
@@ -27,6 +26,13 @@ static const struct ptc_member blob_rows[] = {
 	PTC_ROW(struct ptc_kept_doc, NULL, len, U64),
 };
 static const struct ptc_members blob_members = PTC_TUPLE(blob_rows, struct ptc_kept_doc);
+static const struct ptc_member base_rows[] = {
+	PTC_ROW(struct ptc_durable_base, "epoch", epoch, U64),
+	PTC_ROW(struct ptc_durable_base, "revision", revision, U64),
+	PTC_ROW(struct ptc_durable_base, "blobs", blobs, LIST, PTC_COUNT(struct ptc_durable_base, nblobs),
+		.of = &blob_members),
+};
+static const struct ptc_members base_members = PTC_MEMBERS(base_rows, struct ptc_durable_base);
 struct header {
 	struct ptc_durable d;
 	struct ptc_kept_doc *blobs; /* without their bytes, which follow the header */
@@ -37,6 +43,7 @@ static const struct ptc_member header_rows[] = {
 	PTC_ROW(struct header, "revision", d.revision, U64),
 	PTC_ROW(struct header, "keys", d, MAP, .of = &key_members),
 	PTC_ROW(struct header, "blobs", blobs, LIST, PTC_COUNT(struct header, nblobs), .of = &blob_members),
+	PTC_ROW(struct header, "base", d.base, MAP, PTC_IF(struct header, d.base.revision), .of = &base_members),
 };
 static const struct ptc_members header_members = PTC_MEMBERS(header_rows, struct header);
 
@@ -45,11 +52,18 @@ const char *ptc_durable_key_name(enum ptc_durable_key key)
 	return key_rows[key].key;
 }
 
+void ptc_durable_base_done(struct ptc_durable_base *b)
+{
+	ptc_free(b->blobs);
+	*b = (struct ptc_durable_base){ 0 };
+}
+
 void ptc_durable_done(struct ptc_durable *d)
 {
 	for (size_t i = 0; i < PTC_DURABLE_KEYS; i++)
 		ptc_free(d->key[i]);
 	ptc_kept_job_free(d->own);
+	ptc_durable_base_done(&d->base);
 	*d = (struct ptc_durable){ 0 };
 }
 
@@ -58,32 +72,92 @@ bool ptc_durable_later(const struct ptc_durable *a, const struct ptc_durable *b)
 	return a->epoch != b->epoch ? a->epoch > b->epoch : a->revision > b->revision;
 }
 
-int ptc_durable_encode(const struct ptc_durable *d, char **ret_data, size_t *ret_len)
+void ptc_durable_form_done(struct ptc_durable_form *f)
 {
-	const struct header h = { *d, d->blobs->v, d->blobs->n };
-	struct ptc_buf b = PTC_BUF_INIT;
-	char *text = ptc_members_to_text((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), &header_members, &h);
-	size_t len = text ? strlen(text) : 0;
-	size_t all = LENGTH_BYTES + len;
-	char *at = NULL;
+	ptc_free(f->parts);
+	ptc_free(f->head);
+	*f = (struct ptc_durable_form){ 0 };
+}
 
-	for (size_t i = 0; i < d->blobs->n; i++)
-		all += d->blobs->v[i].len;
-	if (text) /* all at once: a buffer that grows copies megabytes again */
-		at = ptc_buf_extend(&b, all);
-	for (unsigned i = 0; at && i < LENGTH_BYTES; i++)
-		*at++ = (char)(len >> (8 * i));
-	if (at)
-		at = mempcpy(at, text, len);
-	for (size_t i = 0; at && i < d->blobs->n; i++)
-		at = mempcpy(at, d->blobs->v[i].data, d->blobs->v[i].len);
-	ptc_free(text);
-	if (!at) {
-		ptc_buf_done(&b);
+static bool has(const struct ptc_durable_base *b, const char *hash)
+{
+	for (size_t i = 0; i < b->nblobs; i++)
+		if (strcmp(b->blobs[i].hash, hash) == 0)
+			return true;
+	return false;
+}
+
+/* Deals the blobs out to the two lists of the header, which have room for all. */
+static void deal(const struct ptc_durable *d, const struct ptc_durable_base *base, struct header *h)
+{
+	h->d.base = (struct ptc_durable_base){ base->epoch, base->revision, h->d.base.blobs, 0 };
+	for (size_t i = 0; i < d->blobs->n; i++) {
+		const struct ptc_kept_doc *blob = &d->blobs->v[i];
+
+		if (has(base, blob->hash))
+			h->d.base.blobs[h->d.base.nblobs++] = *blob;
+		else
+			h->blobs[h->nblobs++] = *blob;
+	}
+}
+
+/* The header as text, and behind it the blobs of h. */
+static int form(const struct header *h, struct ptc_durable_form *ret)
+{
+	struct ptc_durable_form f = { .nparts = 1 + h->nblobs };
+	char *text = ptc_members_to_text((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), &header_members, h);
+	size_t len = text ? strlen(text) : 0;
+
+	f.head = text ? ptc_malloc(LENGTH_BYTES + len) : NULL;
+	f.parts = ptc_calloc(f.nparts, sizeof *f.parts);
+	if (!f.head || !f.parts) {
+		ptc_free(text);
+		ptc_durable_form_done(&f);
 		return PTC_ENOMEM;
 	}
-	*ret_data = ptc_buf_steal(&b, ret_len);
+	for (unsigned i = 0; i < LENGTH_BYTES; i++)
+		f.head[i] = (char)(len >> (8 * i));
+	memcpy(f.head + LENGTH_BYTES, text, len);
+	ptc_free(text);
+	f.parts[0] = (struct iovec){ f.head, LENGTH_BYTES + len };
+	for (size_t i = 0; i < h->nblobs; i++)
+		f.parts[1 + i] = (struct iovec){ h->blobs[i].data, h->blobs[i].len };
+	for (size_t i = 0; i < f.nparts; i++)
+		f.len += f.parts[i].iov_len;
+	*ret = f;
 	return 0;
+}
+
+int ptc_durable_form(const struct ptc_durable *d, const struct ptc_durable_base *base, struct ptc_durable_form *ret)
+{
+	static const struct ptc_durable_base none;
+	struct header h = { .d = *d, .blobs = ptc_calloc(d->blobs->n, sizeof *h.blobs) };
+	int rc;
+
+	h.d.base.blobs = ptc_calloc(d->blobs->n, sizeof *h.d.base.blobs);
+	rc = h.blobs && h.d.base.blobs ? 0 : PTC_ENOMEM;
+	if (rc == 0) {
+		deal(d, base ? base : &none, &h);
+		rc = form(&h, ret);
+	}
+	ptc_free(h.blobs);
+	ptc_free(h.d.base.blobs);
+	return rc;
+}
+
+int ptc_durable_encode(const struct ptc_durable *d, char **ret_data, size_t *ret_len)
+{
+	struct ptc_durable_form f;
+	int rc = ptc_durable_form(d, NULL, &f);
+	char *data = rc ? NULL : ptc_malloc(f.len), *at = data;
+
+	for (size_t i = 0; data && i < f.nparts; i++)
+		at = mempcpy(at, f.parts[i].iov_base, f.parts[i].iov_len);
+	*ret_data = data;
+	*ret_len = rc ? 0 : f.len;
+	if (rc == 0)
+		ptc_durable_form_done(&f);
+	return data ? 0 : PTC_ENOMEM;
 }
 
 static int corrupt(const char *what, struct ptc_error *err)
@@ -149,5 +223,45 @@ int ptc_durable_decode(const char *what, const void *data, size_t len, struct pt
 		ptc_durable_done(&h.d);
 	else
 		*ret = h.d;
+	return rc;
+}
+
+/* Moves the blobs that `later` names in its base from there to its own. */
+static int take_from(const char *what, struct ptc_kept_job *from, const struct ptc_durable_base *names,
+		     struct ptc_kept_job *to, struct ptc_error *err)
+{
+	for (size_t i = 0; i < names->nblobs; i++) {
+		struct ptc_kept_doc *blob = NULL;
+
+		for (size_t k = 0; k < from->n && !blob; k++)
+			if (from->v[k].data && strcmp(from->v[k].hash, names->blobs[i].hash) == 0)
+				blob = &from->v[k];
+		if (!blob)
+			return corrupt(what, err);
+		if (ptc_kept_job_add(to, blob->hash, blob->data, blob->len))
+			return ptc_nomem(err);
+		blob->data = NULL;
+	}
+	return 0;
+}
+
+int ptc_durable_join(const char *what, struct ptc_durable *d, struct ptc_durable *later, struct ptc_error *err)
+{
+	int rc = 0;
+
+	if (ptc_durable_later(later, d)) {
+		if (later->base.epoch != d->epoch || later->base.revision != d->revision)
+			rc = corrupt(what, err);
+		else
+			rc = take_from(what, d->own, &later->base, later->own, err);
+		if (rc == 0) {
+			struct ptc_durable both = *later;
+
+			*later = *d;
+			*d = both;
+			ptc_durable_base_done(&d->base);
+		}
+	}
+	ptc_durable_done(later);
 	return rc;
 }

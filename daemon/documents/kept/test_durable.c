@@ -169,6 +169,97 @@ static void test_wrong_members(void **state)
 	}
 }
 
+/* What a node reads of a complete note of revision 5 with "same" and "first", and of a second one with "same" and
+ * "second", whose base has `revision` and, if `there`, "same". */
+static void two_notes(int64_t revision, bool there, int64_t base_revision, struct ptc_durable *ret_whole,
+		      struct ptc_durable *ret_later, size_t *ret_len)
+{
+	static char meta[] = "m", record[] = "r";
+	struct ptc_kept_job first = { 0 }, second = { 0 };
+	struct ptc_durable d = { .epoch = 3, .revision = 5, .key = { meta, record }, .blobs = &first };
+	struct ptc_durable_base base = { .epoch = 3, .revision = base_revision };
+	char data[1024], *whole, *at = data;
+	struct ptc_durable_form f;
+	size_t len;
+
+	add(&first, "first", 5);
+	if (there)
+		add(&first, "same", 4);
+	add(&second, "same", 4);
+	add(&second, "second", 6);
+	assert_int_equal(ptc_durable_encode(&d, &whole, &len), 0);
+	assert_int_equal(ptc_durable_decode("j", whole, len, ret_whole, NULL), 0);
+	d.revision = revision;
+	d.blobs = &second;
+	base.blobs = second.v;
+	base.nblobs = 1;
+	assert_int_equal(ptc_durable_form(&d, &base, &f), 0);
+	assert_true(f.len < sizeof data);
+	for (size_t i = 0; i < f.nparts; i++)
+		at = mempcpy(at, f.parts[i].iov_base, f.parts[i].iov_len);
+	assert_null(memmem(data, f.len, "same", 4));
+	*ret_len = f.len;
+	assert_int_equal(ptc_durable_decode("j", data, f.len, ret_later, NULL), 0);
+	ptc_durable_form_done(&f);
+	ptc_free(whole);
+	ptc_kept_job_empty(&first);
+	ptc_kept_job_empty(&second);
+	ptc_free(first.v);
+	ptc_free(second.v);
+}
+
+static void test_second_note(void **state)
+{
+	struct ptc_durable d, later;
+	char *data;
+	size_t len;
+
+	(void)state;
+	two_notes(6, true, 5, &d, &later, &len);
+	assert_int_equal(ptc_durable_join("j", &d, &later, NULL), 0);
+	assert_int_equal(d.revision, 6);
+	assert_int_equal(d.own->n, 2);
+	assert_int_equal(d.own->bytes, 10);
+	assert_string_equal(d.own->v[0].data, "second");
+	assert_string_equal(d.own->v[1].data, "same");
+	assert_int_equal(d.base.revision, 0);
+	assert_int_equal(ptc_durable_encode(&d, &data, &len), 0); /* as a whole, for who knows one note only */
+	ptc_durable_done(&d);
+	assert_int_equal(ptc_durable_decode("j", data, len, &d, NULL), 0);
+	assert_int_equal(d.own->n, 2);
+	ptc_free(data);
+	ptc_durable_done(&d);
+}
+
+static void test_second_note_does_not_count(void **state)
+{
+	static const struct {
+		int64_t revision, base;
+		bool there;
+		int code;
+	} cases[] = {
+		{ 4, 3, true, 0 },             /* the complete one was written after it */
+		{ 5, 5, true, 0 },             /* or at the same commit */
+		{ 6, 4, true, PTC_ECORRUPT },  /* its base is another one */
+		{ 6, 5, false, PTC_ECORRUPT }, /* its base lacks what it needs */
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_durable d, later;
+		size_t len;
+
+		two_notes(cases[i].revision, cases[i].there, cases[i].base, &d, &later, &len);
+		assert_int_equal(ptc_durable_join("j", &d, &later, &err), cases[i].code);
+		if (cases[i].code)
+			assert_string_equal(err.text, "j: the committed documents that it keeps are damaged");
+		else
+			assert_string_equal(d.own->v[0].data, "first");
+		ptc_durable_done(&d);
+	}
+}
+
 static void test_later(void **state)
 {
 	const struct ptc_durable a = { .epoch = 1, .revision = 5 }, b = { .epoch = 0, .revision = 1 << 30 },
@@ -198,8 +289,10 @@ static void test_fences(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_damage), cmocka_unit_test(test_bytes),
-		cmocka_unit_test(test_wrong_members), cmocka_unit_test(test_later),  cmocka_unit_test(test_fences),
+		cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_damage),
+		cmocka_unit_test(test_bytes),       cmocka_unit_test(test_wrong_members),
+		cmocka_unit_test(test_later),       cmocka_unit_test(test_fences),
+		cmocka_unit_test(test_second_note), cmocka_unit_test(test_second_note_does_not_count),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
