@@ -33,9 +33,9 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define NEW_BATCH   4096u /* chunks made by one transaction */
-#define NEW_STEP    8u    /* the file grows by this many chunks at least, where the ceiling allows */
-#define SLACK_PAGES 64u   /* LMDB's own pages per transaction, beside one leaf page per 64 chunks */
+#define NEW_BATCH   4096u        /* chunks made by one transaction */
+#define NEW_STEP    CHUNKS_GRAIN /* the file grows by this many chunks at least, where the ceiling allows */
+#define SLACK_PAGES 64u          /* LMDB's own pages per transaction, beside one leaf page per 64 chunks */
 
 /* LMDB 0.9's page header, the 16 bytes before a value. Only used to learn, and always checked against the file, where
  * in the file a chunk lies. */
@@ -413,7 +413,7 @@ void ptc_store_chunks_close(struct job *j)
 	j->env = NULL;
 	j->chunks = NULL;
 	j->warm = j->cold = NULL;
-	j->nchunks = j->cap = j->nwarm = j->nused = 0;
+	j->nchunks = j->cap = j->nwarm = j->nused = j->nahead = 0;
 }
 
 void ptc_store_chunk_put_locked(struct job *j, struct chunk *c)
@@ -523,6 +523,7 @@ int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err)
 		if (rc)
 			return j->no_punch ? 0 : rc;
 		count_warm(j, -1);
+		j->nahead = PTC_MIN(j->nahead, j->nwarm);
 	}
 	return 0;
 }
@@ -745,7 +746,7 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 {
 	int rc;
 
-	ptc_store_huge_changed(j, n > j->nwarm);
+	ptc_store_huge_changed(j, n > j->nwarm || j->nahead);
 	rc = no_others(j, err);
 	if (rc == 0)
 		rc = supply(j, n, err);
@@ -761,6 +762,7 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 		ret_chunks[i] = c;
 	}
 	pthread_mutex_unlock(&j->s->lock);
+	j->nahead = PTC_MIN(j->nahead, j->nwarm);
 	for (size_t i = 0; i < n; i++) /* its page may have to come from a disk */
 		use_anew(ret_chunks[i]);
 	return 0;
@@ -786,6 +788,21 @@ int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err)
 	for (struct chunk *c = j->warm; !rc && c && i < n; c = c->next, i++)
 		ptc_store_chunk_map(c);
 	return rc;
+}
+
+size_t ptc_store_chunks_ahead(struct job *j, size_t n)
+{
+	const size_t had = j->nwarm;
+	struct chunk *c;
+
+	if (j->no_punch || no_others(j, NULL))
+		return 0;
+	(void)supply_more(j, had + n, NULL); /* some may be there even so */
+	c = j->warm;
+	for (size_t i = had; c && i < j->nwarm; c = c->next, i++)
+		ptc_store_chunk_map(c);
+	j->nahead += j->nwarm - had;
+	return j->nwarm - had;
 }
 
 static void sum_block(struct chunk *c, unsigned b)
