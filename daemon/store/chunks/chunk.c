@@ -205,7 +205,7 @@ static void start_use(struct chunk *c)
 	c->damaged = 0;
 	c->dirty = ALL_BLOCKS;
 	c->early = 0;
-	c->closed = c->claimed = c->saved = false;
+	c->closed = c->claimed = c->saved = c->ahead = false;
 	atomic_store(&c->summed, false);
 }
 
@@ -510,22 +510,56 @@ static void count_warm(struct job *j, int64_t delta)
 	pthread_mutex_unlock(&j->s->lock);
 }
 
+/* A free chunk that is in no list gets into that of the cold ones, or back among the warm ones. */
+static int cool(struct job *j, struct chunk *c, struct ptc_error *err)
+{
+	int rc = punch(j, c, err);
+
+	push(j, rc ? &j->warm : &j->cold, c);
+	if (rc)
+		return rc;
+	count_warm(j, -1);
+	j->nahead -= c->ahead;
+	c->ahead = false;
+	return 0;
+}
+
 int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err)
 {
 	while (j->nwarm > leave && !j->no_punch) {
 		struct chunk *c = pop(j, &j->warm);
-		int rc;
+		int rc = c ? cool(j, c, err) : 0;
 
-		if (!c)
-			return 0;
-		rc = punch(j, c, err);
-		push(j, rc ? &j->warm : &j->cold, c);
-		if (rc)
+		if (!c || rc)
 			return j->no_punch ? 0 : rc;
-		count_warm(j, -1);
-		j->nahead = PTC_MIN(j->nahead, j->nwarm);
 	}
 	return 0;
+}
+
+void ptc_store_chunks_behind(struct job *j, size_t n)
+{
+	struct chunk *found = NULL, **at = &j->warm;
+
+	pthread_mutex_lock(&j->s->lock);
+	while (n > 0 && *at) {
+		struct chunk *c = *at;
+
+		if (c->ahead) {
+			*at = c->next;
+			c->next = found;
+			found = c;
+			n--;
+		} else {
+			at = &c->next;
+		}
+	}
+	pthread_mutex_unlock(&j->s->lock);
+	while (found) {
+		struct chunk *c = found;
+
+		found = c->next;
+		(void)cool(j, c, NULL);
+	}
 }
 
 /* What tables refer to is known now: the rest is free. Which of that still has blocks is not, so none will. */
@@ -757,12 +791,12 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 		struct chunk *c = j->warm;
 
 		j->warm = c->next;
+		j->nahead -= c->ahead;
 		start_use(c);
 		ptc_store_chunk_use_locked(j, c);
 		ret_chunks[i] = c;
 	}
 	pthread_mutex_unlock(&j->s->lock);
-	j->nahead = PTC_MIN(j->nahead, j->nwarm);
 	for (size_t i = 0; i < n; i++) /* its page may have to come from a disk */
 		use_anew(ret_chunks[i]);
 	return 0;
@@ -799,9 +833,11 @@ size_t ptc_store_chunks_ahead(struct job *j, size_t n)
 		return 0;
 	(void)supply_more(j, had + n, NULL); /* some may be there even so */
 	c = j->warm;
-	for (size_t i = had; c && i < j->nwarm; c = c->next, i++)
+	for (size_t i = had; c && i < j->nwarm; c = c->next, i++) {
 		ptc_store_chunk_map(c);
-	j->nahead += j->nwarm - had;
+		j->nahead += !c->ahead;
+		c->ahead = true;
+	}
 	return j->nwarm - had;
 }
 

@@ -31,6 +31,8 @@ int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err);
  * blocks from other jobs. Returns how many got blocks. */
 #define CHUNKS_GRAIN 8u
 size_t ptc_store_chunks_ahead(struct job *j, size_t n);
+/* wlock. Gives back blocks of n such chunks that are still unused. */
+void ptc_store_chunks_behind(struct job *j, size_t n);
 void ptc_store_chunk_put_locked(struct job *j, struct chunk *c); /* drops one reference */
 /* wlock. Gives blocks of free chunks back to the file system, until at most `leave` free chunks have any. */
 int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err);

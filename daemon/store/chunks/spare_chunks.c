@@ -84,11 +84,10 @@ static bool make(struct job *j, size_t n)
 
 static bool give_back(struct job *j)
 {
-	const size_t n = PTC_MIN(j->nahead, BACK_CHUNKS), left = j->nahead - n;
+	const size_t had = j->nahead;
 
-	(void)ptc_store_chunks_trim(j, j->nwarm - n, NULL);
-	j->nahead = PTC_MIN(left, j->nwarm);
-	return n > 0;
+	ptc_store_chunks_behind(j, BACK_CHUNKS);
+	return j->nahead < had;
 }
 
 bool ptc_store_spare_step(struct ptc_store *s, enum spare allowed)

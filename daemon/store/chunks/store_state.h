@@ -65,6 +65,7 @@ struct chunk {
 	bool claimed;               /* a thread is summing it */
 	_Atomic bool summed;
 	bool saved; /* its sums are in meta */
+	bool ahead; /* free, and made ahead (spare_chunks.c); under wlock */
 };
 
 struct job {
@@ -91,9 +92,8 @@ struct job {
 	size_t nchunks, cap;
 	struct chunk *warm, *cold; /* free chunks with blocks, and without */
 	size_t nwarm, nused;
-	size_t nahead; /* at most so many of nwarm were made ahead (spare_chunks.c); under wlock, as is the next member
-			*/
-	bool freed;    /* a switch or snapshot has freed chunks, so none are made ahead any more */
+	size_t nahead;            /* of nwarm, made ahead (spare_chunks.c); under wlock, as is the next member */
+	bool freed;               /* a switch or snapshot has freed chunks, so none are made ahead any more */
 	struct ptc_table *tables; /* registered */
 	bool huge_todo;           /* under wlock, as is the next member */
 	uint64_t huge_at;         /* file offset up to which huge_chunks.c has worked */
