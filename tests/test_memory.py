@@ -8,6 +8,8 @@ import base64
 import contextlib
 import json
 import os
+import subprocess
+import sys
 import threading
 import unittest
 
@@ -19,6 +21,16 @@ from harness import LONG, PATIENCE, SANITIZED, Job, skip_unless_root, wait_for
 
 MIB = 1 << 20
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}, "layer": "h.{}.*"}]
+
+# Takes memory until so many bytes of the group are used; ends with its input.
+HOG = """
+import sys
+taken = []
+while int(open(sys.argv[1]).read()) < int(sys.argv[2]) - (4 << 20):
+    taken.append(b"x" * (4 << 20))
+print("full", flush=True)
+sys.stdin.read()
+"""
 
 
 class Group:
@@ -47,6 +59,10 @@ class Group:
 
     def peak_bytes(self):
         return int(self.read("memory.max_usage_in_bytes" if self.v1 else "memory.peak"))
+
+    def usage(self):
+        """The file that says how much is used."""
+        return os.path.join(self.path, "memory.usage_in_bytes" if self.v1 else "memory.current")
 
     def killed(self):
         fields = dict(line.split() for line in self.read("memory.oom_control" if self.v1 else "memory.events").split("\n")
@@ -81,8 +97,9 @@ class Memory(harness.Case):
         return s
 
     @contextlib.contextmanager
-    def limited(self, ceiling_mib, percent=110, **options):
-        """A cluster of four, each daemon in its own cgroup with limit = percent of the ceiling."""
+    def limited(self, ceiling_mib, percent=110, filled=(), **options):
+        """A cluster of four, each daemon in its own cgroup with limit = percent of the ceiling. filled: groups in which others
+        take memory, too."""
         with self.cluster(nodes=4, devices=2, up=False, transport="tls", ceiling=f"{ceiling_mib}MiB", staging="64MiB",
                           **options) as c:
             groups = {}
@@ -97,7 +114,7 @@ class Memory(harness.Case):
                 for name, g in groups.items():
                     print(f"{name}: peak {g.peak_bytes() / MIB:.0f} MiB of a ceiling of {ceiling_mib} MiB", flush=True)
                     self.assertEqual(0, g.killed(), f"{name} was killed for memory")
-                    if not SANITIZED: # ASan's shadow and quarantine are no memory of ours
+                    if not SANITIZED and name not in filled: # ASan's shadow and quarantine are no memory of ours
                         self.assertLessEqual(g.peak_bytes(), ceiling_mib * MIB, f"{name} used more than its ceiling")
                     # What tmpfs still holds is charged until its files are gone.
                 for d, _, files in os.walk(c.options["chunk_root"]):
@@ -123,6 +140,38 @@ class Memory(harness.Case):
             self.check_shares(c, 768 * MIB)
             self.assertEqual([b"GOMEMLIMIT=96MiB"], self.etcd_limits(c))
             self.check_given_back(c, lambda: job.check_whole(self))
+
+    @skip_unless_root
+    def test_made_ahead(self):
+        """Memory for the next switch is there before anybody asks for it, and a machine that gets full has it back."""
+        if SANITIZED:
+            self.skipTest("sanitizers take memory of their own")
+        s = self.state(128)
+        with self.limited(512, percent=200, spare="256MiB", filled=("n1",)) as (c, groups):
+            job = Job(c, "ahead", s, self.path("job"), RULES)
+            job.imported("tp=2,pp=2,dp=2")
+            limit = 1024 * MIB
+
+            def store(node="n1"):
+                return next(n["store"] for n in c.json("nodes")["nodes"] if n["node"] == node)
+
+            def ready():
+                return store()["chunks_free"] + 8 > store()["chunks_used"] > 50
+
+            wait_for(ready, 60 * PATIENCE, "chunks made ahead", 0.2)
+            before = store()
+            self.assertLessEqual(before["file_bytes"], before["ceiling_bytes"] + 4 * MIB)
+            hog = subprocess.Popen([*groups["n1"].prefix(), sys.executable, "-c", HOG, groups["n1"].usage(), str(limit - limit // 48)],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            try:
+                self.assertEqual(b"full\n", hog.stdout.readline())
+                wait_for(lambda: store()["file_bytes"] <= before["file_bytes"] - 32 * MIB, 30 * PATIENCE, "memory given back", 0.2)
+                self.assertEqual(before["chunks_used"], store()["chunks_used"])
+            finally:
+                hog.communicate()
+            wait_for(ready, 60 * PATIENCE, "chunks made ahead again", 0.2)
+            job.resize("tp=4")
+            job.check_whole(self)
 
     @staticmethod
     def etcd_limits(c):

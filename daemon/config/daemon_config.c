@@ -427,8 +427,10 @@ static const struct key {
 	  "Part of the ceiling for the program, specs, layouts and plans. A model of very many tensors on very many "
 	  "devices needs more." },
 	{ "memory.spare", &k_bytes, AT(memory.spare), "0B", NULL,
-	  "Freed memory that a job may keep for its next switch, because new memory costs more time than the network. "
-	  "0B: a tenth of the memory that it uses, at least 64MiB." },
+	  "Free memory that a job may keep for its next switch, because new memory costs more time than the network. "
+	  "It "
+	  "is made ready while nothing else happens. 0B: a tenth of the memory that it uses, at least 64MiB, and only "
+	  "memory that a switch has freed." },
 	{ "coordinator", &k_local, AT(coordinator.local), NULL, NULL,
 	  "local: this daemon runs an etcd of its own. Otherwise a section with these keys:" },
 	{ "coordinator.endpoints", &k_endpoints, AT(coordinator.endpoints), NULL, NULL, "The etcd members." },

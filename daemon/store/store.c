@@ -684,14 +684,18 @@ int ptc_store_keep(struct ptc_store *s, const char *uuid, const struct ptc_table
 		   struct ptc_error *err)
 {
 	struct job *j;
+	size_t used = 0;
 	int rc;
 
 	pthread_mutex_lock(&s->wlock);
 	j = job_find(s, uuid);
 	rc = ptc_store_job_usable(j, uuid, err);
-	if (!rc)
-		rc = drop_others(j, keep, nkeep, err);
 	if (!rc) {
+		used = j->nused;
+		rc = drop_others(j, keep, nkeep, err);
+	}
+	if (!rc) {
+		j->freed = j->freed || j->nused < used;
 		uint64_t cushion =
 			s->cushion ? s->cushion : PTC_MAX(CUSHION_DEFAULT, j->nused * (uint64_t)PTC_CHUNK_BYTES / 10);
 

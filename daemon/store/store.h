@@ -51,8 +51,8 @@ struct ptc_store_opts {
 	const char *chunk_dir;  /* on tmpfs or a disk; has a directory for each job, owned by the job's uid, 0700 */
 	uint64_t chunk_ceiling; /* hard limit of the bytes of all jobs' chunks, including free chunks with blocks */
 	/* Bytes that a job's free chunks may keep after ptc_store_keep; 0: the larger of 64 MiB and a tenth of the
-	 * job's used bytes. If it is not 0 and chunks lie on tmpfs, they move into huge pages after a second without
-	 * work. */
+	 * job's used bytes. If it is not 0 and chunks lie on tmpfs, then while nobody works so many are made ahead, but
+	 * at most as many as the job uses, and all chunks move into huge pages. */
 	uint64_t cushion_bytes;
 	/* Reports a damaged block, once until its chunk is filled again. Called on any thread that reads; must not call
 	 * the store. May be NULL. */

@@ -618,6 +618,7 @@ int ptc_table_filled(struct ptc_table *t, uint32_t extent, struct ptc_error *err
 	int rc = filled(t, extent, err);
 	bool due;
 
+	ptc_store_huge_changed(t->job, false);
 	pthread_mutex_lock(&t->job->s->lock);
 	due = t->unsaved >= FLUSH_CHUNKS;
 	if (due)

@@ -3,6 +3,7 @@
  * what it says is complete is compared with what it must be, blocks are counted, and the scenario is run to its end
  * on what was left. The same again with each point made to fail instead. */
 #include "base/sys/fault.h"
+#include "daemon/store/internal.h"
 #include "daemon/store/test_store_place.h"
 
 #include <sys/stat.h>
@@ -64,6 +65,18 @@ static int make(struct ptc_store *s, const struct ptc_table_key *from, const str
 	return rc;
 }
 
+/* Free chunks for the next table, as the store's thread makes them. */
+static int make_ahead(struct ptc_store *s, struct ptc_error *err)
+{
+	struct ptc_store_stats st;
+
+	pthread_mutex_lock(&s->wlock);
+	(void)ptc_store_chunks_ahead(s->jobs, CHUNKS_GRAIN);
+	pthread_mutex_unlock(&s->wlock);
+	ptc_store_stats(s, &st);
+	return st.chunks_free >= CHUNKS_GRAIN ? 0 : ptc_error_set(err, PTC_EIO, "chunks were not made ahead");
+}
+
 static int scenario_in(struct ptc_store *s, struct ptc_error *err)
 {
 	struct ptc_table_key k1 = key_of(JOB_A, 1, 1), k2 = key_of(JOB_A, 1, 2), k3 = key_of(JOB_A, 2, 1);
@@ -83,6 +96,8 @@ static int scenario_in(struct ptc_store *s, struct ptc_error *err)
 	ptc_table_unref(t);
 	if (!rc)
 		rc = ptc_store_keep(s, JOB_A, &k3, 1, err);
+	if (!rc)
+		rc = make_ahead(s, err);
 	if (!rc)
 		rc = ptc_store_job_create(s, JOB_B, getuid(), err);
 	if (!rc)

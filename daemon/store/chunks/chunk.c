@@ -33,9 +33,9 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define NEW_BATCH   4096u /* chunks made by one transaction */
-#define NEW_STEP    8u    /* the file grows by this many chunks at least, where the ceiling allows */
-#define SLACK_PAGES 64u   /* LMDB's own pages per transaction, beside one leaf page per 64 chunks */
+#define NEW_BATCH   4096u        /* chunks made by one transaction */
+#define NEW_STEP    CHUNKS_GRAIN /* the file grows by this many chunks at least, where the ceiling allows */
+#define SLACK_PAGES 64u          /* LMDB's own pages per transaction, beside one leaf page per 64 chunks */
 
 /* LMDB 0.9's page header, the 16 bytes before a value. Only used to learn, and always checked against the file, where
  * in the file a chunk lies. */
@@ -205,7 +205,7 @@ static void start_use(struct chunk *c)
 	c->damaged = 0;
 	c->dirty = ALL_BLOCKS;
 	c->early = 0;
-	c->closed = c->claimed = c->saved = false;
+	c->closed = c->claimed = c->saved = c->ahead = false;
 	atomic_store(&c->summed, false);
 }
 
@@ -413,7 +413,7 @@ void ptc_store_chunks_close(struct job *j)
 	j->env = NULL;
 	j->chunks = NULL;
 	j->warm = j->cold = NULL;
-	j->nchunks = j->cap = j->nwarm = j->nused = 0;
+	j->nchunks = j->cap = j->nwarm = j->nused = j->nahead = 0;
 }
 
 void ptc_store_chunk_put_locked(struct job *j, struct chunk *c)
@@ -510,21 +510,56 @@ static void count_warm(struct job *j, int64_t delta)
 	pthread_mutex_unlock(&j->s->lock);
 }
 
+/* A free chunk that is in no list gets into that of the cold ones, or back among the warm ones. */
+static int cool(struct job *j, struct chunk *c, struct ptc_error *err)
+{
+	int rc = punch(j, c, err);
+
+	push(j, rc ? &j->warm : &j->cold, c);
+	if (rc)
+		return rc;
+	count_warm(j, -1);
+	j->nahead -= c->ahead;
+	c->ahead = false;
+	return 0;
+}
+
 int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err)
 {
 	while (j->nwarm > leave && !j->no_punch) {
 		struct chunk *c = pop(j, &j->warm);
-		int rc;
+		int rc = c ? cool(j, c, err) : 0;
 
-		if (!c)
-			return 0;
-		rc = punch(j, c, err);
-		push(j, rc ? &j->warm : &j->cold, c);
-		if (rc)
+		if (!c || rc)
 			return j->no_punch ? 0 : rc;
-		count_warm(j, -1);
 	}
 	return 0;
+}
+
+void ptc_store_chunks_behind(struct job *j, size_t n)
+{
+	struct chunk *found = NULL, **at = &j->warm;
+
+	pthread_mutex_lock(&j->s->lock);
+	while (n > 0 && *at) {
+		struct chunk *c = *at;
+
+		if (c->ahead) {
+			*at = c->next;
+			c->next = found;
+			found = c;
+			n--;
+		} else {
+			at = &c->next;
+		}
+	}
+	pthread_mutex_unlock(&j->s->lock);
+	while (found) {
+		struct chunk *c = found;
+
+		found = c->next;
+		(void)cool(j, c, NULL);
+	}
 }
 
 /* What tables refer to is known now: the rest is free. Which of that still has blocks is not, so none will. */
@@ -745,7 +780,7 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 {
 	int rc;
 
-	ptc_store_huge_changed(j, n > j->nwarm);
+	ptc_store_huge_changed(j, n > j->nwarm || j->nahead);
 	rc = no_others(j, err);
 	if (rc == 0)
 		rc = supply(j, n, err);
@@ -756,6 +791,7 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 		struct chunk *c = j->warm;
 
 		j->warm = c->next;
+		j->nahead -= c->ahead;
 		start_use(c);
 		ptc_store_chunk_use_locked(j, c);
 		ret_chunks[i] = c;
@@ -786,6 +822,23 @@ int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err)
 	for (struct chunk *c = j->warm; !rc && c && i < n; c = c->next, i++)
 		ptc_store_chunk_map(c);
 	return rc;
+}
+
+size_t ptc_store_chunks_ahead(struct job *j, size_t n)
+{
+	const size_t had = j->nwarm;
+	struct chunk *c;
+
+	if (j->no_punch || no_others(j, NULL))
+		return 0;
+	(void)supply_more(j, had + n, NULL); /* some may be there even so */
+	c = j->warm;
+	for (size_t i = had; c && i < j->nwarm; c = c->next, i++) {
+		ptc_store_chunk_map(c);
+		j->nahead += !c->ahead;
+		c->ahead = true;
+	}
+	return j->nwarm - had;
 }
 
 static void sum_block(struct chunk *c, unsigned b)

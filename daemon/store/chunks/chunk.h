@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chunks of one job: taking, freeing and summing chunks, giving their blocks back, and huge pages. Functions that
- * want wlock say so. Failure modes: chunk.c, huge_chunks.c. */
+/* The chunks of one job: taking, freeing and summing chunks, giving their blocks back, huge pages, and chunks that are
+ * made ahead. Functions that want wlock say so. Failure modes: chunk.c, huge_chunks.c. */
 #pragma once
 
 #include "daemon/store/chunks/store_state.h"
@@ -27,12 +27,18 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 void ptc_store_chunk_map(struct chunk *c);
 /* wlock. Makes sure that at least n free chunks have blocks, and that these are in the page table. */
 int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err);
+/* wlock. As ptc_store_chunks_warm, for n more chunks, a multiple of CHUNKS_GRAIN for which there is room. Takes no
+ * blocks from other jobs. Returns how many got blocks. */
+#define CHUNKS_GRAIN 8u
+size_t ptc_store_chunks_ahead(struct job *j, size_t n);
+/* wlock. Gives back blocks of n such chunks that are still unused. */
+void ptc_store_chunks_behind(struct job *j, size_t n);
 void ptc_store_chunk_put_locked(struct job *j, struct chunk *c); /* drops one reference */
 /* wlock. Gives blocks of free chunks back to the file system, until at most `leave` free chunks have any. */
 int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err);
 /* The place of the chunk's page header in the file, CHUNK_PAD + PAGE_HEADER before its bytes. */
 int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err);
-/* wlock. Tells huge_chunks.c that the job is in use. chunks: the job has got new blocks. */
+/* Tells huge_chunks.c that the job is in use. chunks: the job has got new blocks; wlock. */
 void ptc_store_huge_changed(struct job *j, bool chunks);
 void ptc_store_chunk_sum(struct chunk *c);
 /* Makes checksums of the blocks in the mask, whose bytes are there, unless they have early checksums. One thread for
@@ -49,6 +55,18 @@ void ptc_store_chunk_use_locked(struct job *j,
 void ptc_store_huge_fill(struct job *j, uint64_t off, uint64_t bytes);
 /* Moves a mapped range into huge pages, and fills its holes: 0 or errno. Each huge page needs a page that is there. */
 int ptc_store_huge_collapse(void *map, size_t bytes);
+
+/* spare_chunks.c */
+/* What a memory of `total` bytes with `left` free ones allows. */
+enum spare { SPARE_LESS, SPARE_SAME, SPARE_MORE };
+enum spare ptc_store_spare_of(uint64_t total, uint64_t left);
+/* The same for the machine and for the file system of the chunks. */
+enum spare ptc_store_spare_look(const struct ptc_store *s);
+/* Whether there may be something to do, so that it pays to look. */
+bool ptc_store_spare_due(struct ptc_store *s);
+/* Makes some free chunks ahead for one job, or gives some back. false: there was nothing to do, or somebody else works.
+ */
+bool ptc_store_spare_step(struct ptc_store *s, enum spare allowed);
 
 /* huge_chunks.c */
 void ptc_store_huge_begin(struct ptc_store *s);

@@ -3,7 +3,7 @@
  * out of them at half of memcpy's rate, and out of huge pages at the full rate. On tmpfs the kernel is asked to make
  * huge pages, 2 MiB of a file at a time, while the store has had no other work for a while. Addresses and bytes do not
  * change. This is done only if the store keeps free chunks (cushion_bytes); otherwise they would be given back before
- * it pays.
+ * it pays. The same thread makes free chunks ahead (spare_chunks.c), and does so first.
  *
  * Happy path: a thread goes through the files once after chunks have been made; each range that has all its blocks is
  * collapsed and mapped anew. Failure modes: none that anybody sees: a range that cannot move stays as it is; a kernel
@@ -22,9 +22,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define QUIET_NS INT64_C(1000000000)
-#define TICK_MS  200
-#define PAGE_MIN 4096
+#define QUIET_NS       INT64_C(1000000000)
+#define AHEAD_QUIET_NS INT64_C(3000000000) /* a busy machine takes a second between two steps of an import */
+#define TICK_MS        200
+#define LOOK_NS        INT64_C(1000000000)
+#define REST           3 /* times as long as a step of spare_chunks.c, before the next: a quarter of a processor at most */
+#define PAGE_MIN       4096
 
 struct range {
 	struct job *job; /* one reference is ours */
@@ -97,6 +100,27 @@ static void range_done(struct ptc_store *s, struct range *r)
 	ptc_store_job_free(unused);
 }
 
+static bool quiet(struct ptc_store *s, int64_t since_ns)
+{
+	return ptc_sys_now_ns() - atomic_load(&s->huge.busy_ns) >= since_ns;
+}
+
+/* For how many milliseconds to rest now; 0: there was nothing to do. The thread has the usual priority, as others wait
+ * for its lock; so it rests. */
+static int64_t spare(struct ptc_store *s)
+{
+	const int64_t began = ptc_sys_now_ns();
+	enum spare allowed;
+
+	if (began - s->huge.look_ns < LOOK_NS)
+		return 0;
+	allowed = ptc_store_spare_due(s) ? ptc_store_spare_look(s) : SPARE_SAME;
+	if ((allowed == SPARE_LESS || quiet(s, AHEAD_QUIET_NS)) && ptc_store_spare_step(s, allowed))
+		return (ptc_sys_now_ns() - began) * REST / 1000000 + 1;
+	s->huge.look_ns = began;
+	return 0;
+}
+
 /* false: there is nothing to do, or somebody else has something to do. Nobody waits for it but who gives blocks back.
  */
 static bool step(struct ptc_store *s)
@@ -105,7 +129,7 @@ static bool step(struct ptc_store *s)
 	bool found;
 	int e;
 
-	if (ptc_sys_now_ns() - atomic_load(&s->huge.busy_ns) < QUIET_NS || pthread_mutex_trylock(&s->wlock) != 0)
+	if (s->huge.never || !quiet(s, QUIET_NS) || pthread_mutex_trylock(&s->wlock) != 0)
 		return false;
 	found = range_take(s, &r);
 	pthread_mutex_unlock(&s->wlock);
@@ -131,12 +155,14 @@ static void *huge_main(void *store)
 	bool quit = false;
 
 	while (!quit) {
-		bool more = step(s);
+		int64_t rest = spare(s);
 
+		if (!rest && !step(s))
+			rest = TICK_MS;
 		pthread_mutex_lock(&s->lock);
-		if (!more && !s->huge.quit)
-			ptc_cond_wait_ms(&s->huge.cond, &s->lock, TICK_MS);
-		quit = s->huge.quit || s->huge.never;
+		if (rest && !s->huge.quit)
+			ptc_cond_wait_ms(&s->huge.cond, &s->lock, rest);
+		quit = s->huge.quit;
 		pthread_mutex_unlock(&s->lock);
 	}
 	return NULL;
@@ -146,6 +172,7 @@ void ptc_store_huge_begin(struct ptc_store *s)
 {
 	if (!s->cushion)
 		return;
+	atomic_store(&s->huge.busy_ns, ptc_sys_now_ns()); /* whoever opens the store has other things to do first */
 	ptc_cond_init(&s->huge.cond);
 	s->huge.runs = ptc_thread_start(&s->huge.thread, "ptc-huge", huge_main, s, NULL) == 0;
 	if (!s->huge.runs)
@@ -162,4 +189,5 @@ void ptc_store_huge_end(struct ptc_store *s)
 	pthread_mutex_unlock(&s->lock);
 	pthread_join(s->huge.thread, NULL);
 	pthread_cond_destroy(&s->huge.cond);
+	s->huge.runs = false;
 }

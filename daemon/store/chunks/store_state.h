@@ -65,6 +65,7 @@ struct chunk {
 	bool claimed;               /* a thread is summing it */
 	_Atomic bool summed;
 	bool saved; /* its sums are in meta */
+	bool ahead; /* free, and made ahead (spare_chunks.c); under wlock */
 };
 
 struct job {
@@ -91,6 +92,8 @@ struct job {
 	size_t nchunks, cap;
 	struct chunk *warm, *cold; /* free chunks with blocks, and without */
 	size_t nwarm, nused;
+	size_t nahead;            /* of nwarm, made ahead (spare_chunks.c); under wlock, as is the next member */
+	bool freed;               /* a switch or snapshot has freed chunks, so none are made ahead any more */
 	struct ptc_table *tables; /* registered */
 	bool huge_todo;           /* under wlock, as is the next member */
 	uint64_t huge_at;         /* file offset up to which huge_chunks.c has worked */
@@ -113,6 +116,8 @@ struct ptc_store {
 		pthread_t thread;
 		pthread_cond_t cond;    /* with lock */
 		bool runs, quit, never; /* never: the kernel cannot do it; only the thread uses this */
+		int64_t look_ns;        /* when the thread looked at memory last; only the thread uses this */
+		int64_t ahead_ns;       /* spare_chunks.c makes nothing before this time; under wlock */
 		pthread_mutex_t blocks; /* taken to give blocks back, and while a range has to keep all of its blocks */
 		_Atomic int64_t busy_ns;
 		int64_t fill_again_ns; /* huge_fill.c fills nothing before this time; under wlock */
