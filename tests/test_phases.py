@@ -155,7 +155,8 @@ class Phases(test_emptied.Emptied):
         events = self.events(c, job)
         for (_, _, last), (_, first, _) in zip(runs[len(before[0]) - 1:], runs[len(before[0]):]):
             self.assertTrue((last if floor is None else min(floor, last)) <= first <= last + 1, f"{runs}, {floor}, {events}")
-        self.assertEqual(runs[-1][1], status["step"], status)
+        if len(runs) > len(before[0]):  # else the ranks have gone on
+            self.assertEqual(runs[-1][1], status["step"], status)
         job.check_state(self, status["step"], self.path("state"))
         new = [e for e in events if e["number"] > before[1]]
         for e in new:
@@ -239,7 +240,7 @@ class Phases(test_emptied.Emptied):
         job.do("snapshot")
         def there():
             s = job.status()
-            return s["copies"]["fewest"] >= 2 and "bridge" not in s and s
+            return s.get("copies", {}).get("fewest", 0) >= 2 and "bridge" not in s and s
         return wait_for(there, 60 * PATIENCE, "a snapshot with its copies", 0.05)["step"]
 
     @harness.labels("repeats")
