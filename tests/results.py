@@ -105,7 +105,7 @@ def kill_row(name, kills):
 
 
 def kills_table(lines):
-    head = ["configuration", "kind", "way", "kills", "no step lost", "longest loss", "had the only copy", "median", "worst",
+    head = ["configuration", "kind", "way", "kills", "no step lost", "longest loss", "back to the bridge", "median", "worst",
             " + ".join(PARTS)]
     rows = [kill_row(name, kills) for name, kills in grouped(lines, "config", "kind", "way")]
     rows += [kill_row(("all", "", way), kills) for (way,), kills in grouped(lines, "way")]

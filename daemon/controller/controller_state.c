@@ -256,14 +256,15 @@ bool ptc_controller_passes(const struct ptc_controller *ctl, uint32_t node)
 {
 	const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, node);
 	bool copies = ctl->intent.held && !ptc_controller_idle(ctl) && ptc_controller_ranks_on(ctl, n->doc.name);
-	bool gave_up, silent;
+	bool gave_up, silent, is_new;
 
 	if (n->up || node >= ctl->nknown)
 		return false;
 	silent = ctl->known[node].silent || n->unreachable;
 	gave_up = ptc_controller_gave_up(ctl, n->doc.name);
-	return (silent && (copies || ptc_controller_is_new(ctl, n->doc.name))) ||
-	       (silent && gave_up && may_be_passed(ctl, n)) || ((copies || gave_up) && is_closed(ctl, n, copies));
+	is_new = ptc_controller_is_new(ctl, n->doc.name);
+	return ((silent || n->lost) && is_new) || (silent && copies) || (silent && gave_up && may_be_passed(ctl, n)) ||
+	       ((copies || gave_up) && is_closed(ctl, n, copies));
 }
 
 bool ptc_controller_due(const struct ptc_controller *ctl)

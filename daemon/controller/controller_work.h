@@ -65,7 +65,7 @@ bool ptc_lock_unreadable(struct ptc_controller *ctl, int status, const char *why
 /* controller_state.c:
  * - is_new: whether the switch under way starts ranks of a job that trains on the node, where it has none.
  * - gave_up: whether the job's ranks on the node were given up, and the job is to start again.
- * - passes: whether such a node is down and silent, so the job goes on without it; or one whose held ranks are copied.
+ * - passes: whether such a node is down and silent (a new one: or lost), or one whose held ranks are copied.
  * - unreachable: whether the job trains, has ranks on the node, which is down, and nobody is there: its ranks may be
  * given up if no step ends. due: ranks wait for a snapshot, which waits for the node; then its ptcd, if it says nothing
  * at PTC_SILENT_PROBES questions, is like a machine that is not there. loss/silent_nodes.c asks the ptcd of such nodes,

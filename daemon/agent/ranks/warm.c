@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/fault.h"
 #include "base/sys/sys.h"
 
 #define WARM_MS    5000 /* whoever asked for the switch waits, too */
@@ -99,6 +100,8 @@ void ptc_warm(struct ptc_agent *agent, const char *uuid, int64_t bytes, ptc_stop
 
 	while (!rc && have < bytes && ptc_sys_now_ns() < until && !stop(arg)) {
 		have = PTC_MIN(have + WARM_BYTES, bytes);
+		if (ptc_fault("agent.warm.middle"))
+			break;
 		rc = ptc_store_warm(agent->env.store, uuid, (uint64_t)have, &ignored);
 	}
 }
