@@ -662,14 +662,18 @@ def case_warm(args, gen):
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
 
     def train(data):
-        optim.zero_grad()
         loss = model(data).square().mean() * (1 + gen.rank)
         scaler.scale(loss).backward()
         scaler.step(optim)
         scaler.update()
+        optim.zero_grad()
         return loss.item()
 
-    warmed = bool(args.warm) and gen.warm(lambda: [train(torch.full((4, 6), 3.0)) for _ in range(2)], model)
+    def warm():
+        train(torch.full((4, 6), 3.0))
+        model(torch.full((4, 6), 2.0)).sum().backward()  # these gradients would go into the first step
+
+    warmed = bool(args.warm) and gen.warm(warm, model)
     gen.attach(model=model, optim=optim, stateful={"scaler": scaler})
     log = Log(args, gen)
     for step in range(gen.start_step, args.steps):
