@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`build: ahead`: new ranks build while the old ones train. Every byte of what is restored is compared with a formula by the
 rank itself, steps join without a gap, and what fails while new ranks build leaves the job as it was."""
+import functools
 import glob
 import json
 import os
@@ -11,7 +12,7 @@ import unittest
 
 import harness
 import live
-from harness import PATIENCE, wait_for
+from harness import PATIENCE, replace_file, wait_for
 from test_live import Live
 
 
@@ -273,6 +274,35 @@ class Ahead(harness.Case):
             self.assertEqual(1, r.returncode)
             self.assertRegex(r.stderr, r"memory: node n\d needs .* more bytes")
             self.stands(job, pids)
+
+    def test_no_room(self):
+        """A node without memory for ranks of both generations: the new ones only start before the old ones end. The plan, an event and
+        the summary say so. Once there is room, and it is known what ranks of the configuration hold, they build ahead."""
+        faults = functools.partial(replace_file, self.path("fault"))
+        with self.cluster(nodes=2, devices=2, env={"n1": {"PTC_FAULT_FILE": self.path("fault")}}) as c:
+            job = ahead(self, c)
+            job.run("tp=2,dp=2")
+            job.wait_step(5)
+            for r in job.status()["run"]["ranks"]:
+                self.assertTrue(1 << 20 < r["memory_peak_bytes"] < 1 << 30, r)
+            faults("agent.room@*=fail")
+            build = c.json("plan", job.name, "--config", "tp=4")["build"]
+            self.assertEqual("imports", build["level"])
+            self.assertRegex(build["why"], r"node n1 has 0 MiB of memory left, and its 2 new ranks would take about [1-9]\d* MiB")
+            self.assertRegex(c.ptcctl("plan", job.name, "--config", "tp=4").stdout, "new ranks build +after the end +node n1 has")
+            summary = job.resize("tp=4")
+            self.assertNotIn("built_ahead_ms", summary)
+            self.assertEqual("imports", summary["plan"]["build"]["level"])
+            self.assertRegex(self.events(c, job, "switch")[-1]["text"], "build after the old ones have ended: node n1 has 0 MiB")
+            self.assertEqual([], self.events(c, job, "building"))
+            faults("")
+            job.wait_step(summary["step"] + 5)
+            back = job.resize("tp=2,dp=2")
+            self.assertGreater(back["built_ahead_ms"], 0)
+            self.assertEqual("memory", back["plan"]["build"]["level"])
+            self.assertRegex(self.events(c, job, "building")[-1]["text"], r"there is room for what each new rank takes: about \d+ MiB")
+            job.wait_step(back["step"] + 5)
+            self.end(job)
 
     def test_devices(self):
         """New ranks have their devices while they build: another job gets none of them."""

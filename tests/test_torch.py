@@ -156,6 +156,31 @@ class Torch(torch_gradients.Gradients, torch_carried.Carried, harness.Case):
             loss.backward()
             optim.step()
 
+    def test_warm(self):
+        """Two jobs go on from a snapshot, one with a warm step before it: every step has the same bits in both, wherever they stopped."""
+        curves = []
+        with self.cluster(nodes=1, devices=2) as c:
+            for warm in (0, 1):
+                job = Job(c, self.path(f"warm{warm}"), "warm", mode="restart", warm=warm, sleep=0.02)
+                job.run("dp=2")
+                job.wait_step(6 + 3 * warm)
+                job.do("stop")
+                stopped = job.wait_run("stopped")["step"]
+                job.run("dp=2")
+                job.wait_step(stopped + 8)
+                job.do("stop", timeout_s=60 * PATIENCE)
+                job.wait_run("stopped")
+                c.ptcctl("job", "delete", job.name)
+                logged = job.logged()
+                self.assertEqual({False, bool(warm)}, {line.pop("warmed") for lines in logged.values() for line in lines})
+                again = [line for (g, r), lines in logged.items() for line in lines if g == max(logged)[0]]
+                self.assertEqual(stopped, min(line["step"] for line in again))
+                curves.append({(r, line["step"]): line for (_, r), lines in logged.items() for line in lines})
+        both = curves[0].keys() & curves[1].keys()
+        self.assertGreater(len(both), 20)
+        self.assertEqual({k: curves[0][k] for k in both}, {k: curves[1][k] for k in both})
+        self.assertGreater(len({line["scale"] for line in curves[1].values()}), 2)
+
     def test_cycles(self):
         """Rebuilt in the same process over and over, with tensor parallelism and FSDP2: nothing piles up."""
         cycles = harness.size(6, 10, 30)

@@ -648,6 +648,45 @@ def case_micro(args, gen):
     gen.finish(args.steps)
 
 
+# ---- a warm step leaves no trace ----------------------------------------------------------------------------------------------
+
+
+def case_warm(args, gen):
+    """DDP over a model with batch norm and dropout, a gradient scaler that grows. With --warm a step on other data goes before
+    attach(): it makes the optimizer's states, and changes every state that a step changes. Ranks have the same samples, so that their
+    batch norms are replicas, and other losses."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(5)
+    model = DistributedDataParallel(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
+    optim = torch.optim.AdamW(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+
+    def train(data):
+        loss = model(data).square().mean() * (1 + gen.rank)
+        scaler.scale(loss).backward()
+        scaler.step(optim)
+        scaler.update()
+        optim.zero_grad()
+        return loss.item()
+
+    def warm():
+        train(torch.full((4, 6), 3.0))
+        model(torch.full((4, 6), 2.0)).sum().backward()  # these gradients would go into the first step
+
+    warmed = bool(args.warm) and gen.warm(warm, model)
+    gen.attach(model=model, optim=optim, stateful={"scaler": scaler})
+    log = Log(args, gen)
+    for step in range(gen.start_step, args.steps):
+        if gen.boundary(step):
+            return
+        time.sleep(args.sleep)
+        data = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
+        loss = train(data)
+        log.write(step=step, warmed=warmed, loss=loss.hex(), scale=scaler.get_scale(),
+                  mean=[x.hex() for x in model.module[0].running_mean.tolist()])
+    gen.finish(args.steps)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("case")
@@ -655,6 +694,7 @@ def main():
     p.add_argument("--steps", type=int, default=1 << 30)
     p.add_argument("--sleep", type=float, default=0.05)
     p.add_argument("--tied", type=int, default=1)
+    p.add_argument("--warm", type=int, default=0)
     p.add_argument("--seen", default="backward", help="where a peer's death shows: in a backward pass, or a collective")
     args = p.parse_args()
     torch.set_num_threads(1)

@@ -42,6 +42,7 @@ static const struct {
 	{ "/ptc.v1.Peer/Ranks", ptc_agent_on_ranks },       { "/ptc.v1.Peer/Log", ptc_agent_on_log },
 	{ "/ptc.v1.Peer/Pin", ptc_agent_on_pin },           { "/ptc.v1.Peer/Drop", ptc_agent_on_drop },
 	{ "/ptc.v1.Peer/Evidence", ptc_agent_on_evidence }, { "/ptc.v1.Peer/Near", ptc_agent_on_near },
+	{ "/ptc.v1.Peer/Room", ptc_agent_on_room },
 };
 
 int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent, struct ptc_error *err)

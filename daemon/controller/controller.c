@@ -501,6 +501,16 @@ static void take_owned(struct ptc_controller *ctl, struct ptc_switch_request *r)
 	r->nemptied = 0;
 }
 
+static void tell_requested(const struct ptc_controller *ctl)
+{
+	const struct ptc_plan_build *b = ctl->plan ? &ctl->plan->build : NULL;
+	const bool late = b && b->level && !ptc_plan_builds_ahead(ctl->plan);
+
+	ptc_event(ctl->all->cluster, ctl->uuid, "switch", "%s %s -> %s requested%s%s", ptc_switch_name(ctl),
+		  ctl->from_config[0] ? ctl->from_config : "nothing", ctl->view.to.config,
+		  late ? "; its ranks build after the old ones have ended: " : "", late ? b->why : "");
+}
+
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
 {
 	uint32_t *from, *to, nfrom;
@@ -545,8 +555,7 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	set_intent(ctl, r);
 	set_from_config(ctl);
 	if (ctl->view.to.config)
-		ptc_event(ctl->all->cluster, ctl->uuid, "switch", "%s %s -> %s requested", ptc_switch_name(ctl),
-			  ctl->from_config[0] ? ctl->from_config : "nothing", ctl->view.to.config);
+		tell_requested(ctl);
 	step_switch(ctl, from, nfrom, to);
 	ptc_free(from);
 	ptc_free(to);

@@ -172,9 +172,9 @@ struct ptc_recovery_plan {
 	int status;
 	struct ptc_error err;
 	struct ptc_job_elastic elastic;
-	bool builds_ahead, shares; /* the job's `build: ahead`, `share_devices` */
+	bool shares; /* the job's `share_devices` */
 	int64_t first_step_ms;
-	bool read; /* these four are set */
+	bool read; /* these three are set */
 	struct ptc_planned planned;
 	uint64_t source; /* the record's snapshot is lost, says err, and this older one is not; 0: it is not */
 	struct ptc_view source_view;

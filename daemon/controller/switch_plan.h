@@ -31,6 +31,12 @@ struct ptc_plan_node {
 	int64_t in_bytes, out_bytes, held_bytes;
 	uint64_t ceiling_bytes;
 };
+/* How far new ranks of a job with `build: ahead` get before the old ones stop. */
+struct ptc_plan_build {
+	const char
+		*level; /* "memory": they build; "imports": they build once the old ones have ended; NULL: not asked */
+	char why[240];
+};
 /* What a plan says about a switch. Its owner frees it with ptc_plan_report_free. */
 struct ptc_plan_report {
 	char job[PTC_NAME_MAX + 1];
@@ -44,6 +50,7 @@ struct ptc_plan_report {
 	struct ptc_plan_totals totals;
 	struct ptc_blobs_review blobs; /* text "": nothing, or not asked for */
 	struct ptc_plan_chosen chosen;
+	struct ptc_plan_build build;
 	struct ptc_planning_leaves leaves; /* warning_s 0: not asked for, or not known */
 	/* A node without room for the bridge of a job with copies (docs/failures.md, "The window"); "": none is known
 	 */
@@ -63,13 +70,14 @@ struct ptc_plan_request {
 	int objective;    /* for the planner: enum ptc_objective */
 	bool or_same;     /* without config and gpus: as the job is, or the largest of its table that fits ... */
 	bool or_one;      /* ... or, if none fits, one rank */
-	bool at_rest;     /* no rank runs: nodes are asked whether they have the record's table ... */
-	const bool *has;  /* ... unless they were: the answers of ptc_lost_ask on the view; NULL: they were not */
-	bool runs;        /* a person wants ranks to run there: the job's min_gpus and max_gpus hold */
-	bool ranks;       /* ranks will run there: on devices only that no other job has */
-	bool packed;      /* an import: where a layout is known, a device may have the bytes of several ranks */
-	bool unattended;  /* no person has asked for the plan, so no person would read why a program refuses a
-			     configuration */
+	bool trains;     /* ranks run, and others are to take their place: with `build: ahead`, whether there is room */
+	bool at_rest;    /* no rank runs: nodes are asked whether they have the record's table ... */
+	const bool *has; /* ... unless they were: the answers of ptc_lost_ask on the view; NULL: they were not */
+	bool runs;       /* a person wants ranks to run there: the job's min_gpus and max_gpus hold */
+	bool ranks;      /* ranks will run there: on devices only that no other job has */
+	bool packed;     /* an import: where a layout is known, a device may have the bytes of several ranks */
+	bool unattended; /* no person has asked for the plan, so no person would read why a program refuses a
+			    configuration */
 	char **nodes;
 	size_t nnodes;                      /* use only these nodes; 0: any */
 	bool (*gone)(const void *gone_arg); /* true: nobody waits for advice any more; may be NULL */
@@ -102,7 +110,9 @@ struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p); /* NULL ok */
  * Blocking; any thread but the loop. */
 int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, struct ptc_plan_report **ret,
 		       struct ptc_error *err);
-/* Moves `chosen`, who has chosen the configuration, out of `from` (NULL ok) into `to`. */
+/* Whether a plan (NULL ok) says that new ranks build before the old ones stop. */
+bool ptc_plan_builds_ahead(const struct ptc_plan_report *r);
+/* Moves `chosen`, who has chosen the configuration, and `build` out of `from` (NULL ok) into `to`. */
 void ptc_plan_report_inherit(struct ptc_plan_report *to, struct ptc_plan_report *from);
 
 /* older/older_target.c: `from` of an older snapshot's view on other nodes, for a rollback where nodes of the job are

@@ -19,6 +19,7 @@
 static const struct ptc_member row_rows[] = { IS(row, config, TEXT),
 					      IS(row, step_s, REAL),
 					      IS(row, peak_bytes, REAL, .optional = true),
+					      IS(row, host_bytes, REAL, .optional = true),
 					      IS(row, noise, REAL, .optional = true, .max = 1),
 					      IS(row, steps, U64, .optional = true),
 					      IS(row, time_ms, I64, .optional = true) };

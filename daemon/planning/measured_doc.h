@@ -20,6 +20,7 @@ struct ptc_measured_row {
 	char config[PTC_MEASURED_CONFIG];
 	double step_s;
 	double peak_bytes; /* of a device; 0: not known */
+	double host_bytes; /* the most that a rank's process had to itself; 0: not known */
 	double noise;      /* of step_s, relative; 0: not known */
 	uint64_t steps;    /* measured over so many */
 	int64_t time_ms;

@@ -56,7 +56,7 @@ struct watched {
 	bool timing;
 	uint64_t from_step, seen_step; /* of the window; last seen */
 	int64_t from_ns, next_ns;
-	double windows[WINDOWS], written_s, peak_bytes;
+	double windows[WINDOWS], written_s, peak_bytes, host_bytes;
 	size_t nwindows, written_windows;
 	uint64_t steps;
 	uint32_t devices;                   /* of the cluster, as last noted; 0: not yet */
@@ -112,7 +112,7 @@ static struct ptc_rank_rows ask_ranks(struct ptc_measuring *m, const struct ptc_
 
 /* The least step of the run's ranks there; false: none has one. */
 static bool least_step(const struct ptc_rank_rows *rows, const struct ptc_measuring_run *r, uint64_t *ret_step,
-		       double *peak)
+		       double *peak, double *host)
 {
 	bool any = false;
 
@@ -124,6 +124,7 @@ static bool least_step(const struct ptc_rank_rows *rows, const struct ptc_measur
 		*ret_step = any ? PTC_MIN(*ret_step, row->step) : row->step;
 		any = true;
 		*peak = PTC_MAX(*peak, isfinite(row->peak_bytes) ? row->peak_bytes : 0);
+		*host = PTC_MAX(*host, (double)row->memory_peak);
 	}
 	return any;
 }
@@ -270,6 +271,7 @@ static void write_step(struct ptc_measuring *m, struct watched *w, double step_s
 		.step_s = step_s,
 		.noise = noise_of(w->windows, w->nwindows),
 		.peak_bytes = w->peak_bytes,
+		.host_bytes = w->host_bytes,
 		.steps = w->steps,
 		.time_ms = ptc_sys_realtime_ms(),
 	};
@@ -340,7 +342,7 @@ static void look(struct ptc_measuring *m, struct watched *w)
 	rows = ask_ranks(m, &w->run);
 	now = ptc_sys_now_ns();
 	w->next_ns = w->written_s > 0 ? now + SLOW_NS : 0;
-	if (least_step(&rows, &w->run, &step, &w->peak_bytes) && saw_step(w, step, now)) {
+	if (least_step(&rows, &w->run, &step, &w->peak_bytes, &w->host_bytes) && saw_step(w, step, now)) {
 		step_s = median(w->windows, w->nwindows);
 		if (!(fabs(step_s / w->written_s - 1) <= CHANGED) || /* also when nothing was written */
 		    (w->written_windows < SPREAD && w->nwindows >= SPREAD))

@@ -146,6 +146,9 @@ int ptc_planning_links_saw(struct ptc_planning *p, const struct ptc_link_use *us
 			   struct ptc_link_changes *ret_changed, struct ptc_error *err);
 /* When links were last found to be otherwise in a switch, Unix time; 0: never. Blocking. */
 int64_t ptc_planning_links_changed_ms(struct ptc_planning *p);
+/* What has been measured of the job; blocking. Returns the document's text; ptc_free it. NULL: there is none. */
+struct ptc_measured_doc;
+char *ptc_planning_measured(struct ptc_planning *p, const char *uuid, struct ptc_measured_doc *ret);
 /* For a node that may be taken away at short notice: the bytes that it alone has, and whether they can be copied in
  * time. */
 struct ptc_planning_leaves {

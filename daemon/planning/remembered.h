@@ -15,7 +15,6 @@ void ptc_planning_measured_key(const char *uuid, char ret_key[PTC_MEASURED_KEY])
 char *ptc_planning_profile(struct ptc_planning *p);
 /* To be written back: the profile as etcd has it now, and its revision. *ret NULL, 0: there is none. */
 int ptc_planning_profile_now(struct ptc_planning *p, char **ret, int64_t *ret_revision, struct ptc_error *err);
-char *ptc_planning_measured(struct ptc_planning *p, const char *uuid, struct ptc_measured_doc *ret);
 struct ptc_etcd *ptc_planning_etcd(struct ptc_planning *p);
 int64_t ptc_planning_lease(struct ptc_planning *p); /* of this node; 0: there is none now */
 /* A work for that ask, shared; given back with release. */

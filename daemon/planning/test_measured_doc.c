@@ -83,6 +83,7 @@ static void comes_back_as_it_was(void **state)
 	add(3, 0.1234567890123);
 	add(4, 1e-6);
 	doc.rows[1].peak_bytes = 12345678901.0;
+	doc.rows[1].host_bytes = 45678901.0;
 	ptc_measured_change_add(&doc, &(struct ptc_measured_change){ 1700000000123, 2.25, 0.5 });
 	ptc_measured_devices(&doc, 8, 1);
 	ptc_measured_devices(&doc, 5, 1700000000124);
@@ -90,9 +91,11 @@ static void comes_back_as_it_was(void **state)
 	assert_non_null(json);
 	assert_string_equal(
 		json, "{\"version\":1,\"rows\":[{\"config\":\"dp=3\",\"step_s\":0.12345678901230001,\"peak_bytes\":0.0,"
+		      "\"host_bytes\":0.0,"
 		      "\"noise\":0.029999999999999999,\"steps\":3,\"time_ms\":1003},{\"config\":\"dp=4\",\"step_s\":9."
 		      "9999999999999995e-7,"
-		      "\"peak_bytes\":12345678901.0,\"noise\":0.029999999999999999,\"steps\":4,\"time_ms\":1004}],"
+		      "\"peak_bytes\":12345678901.0,\"host_bytes\":45678901.0,\"noise\":0.029999999999999999,\"steps\":"
+		      "4,\"time_ms\":1004}],"
 		      "\"changes\":["
 		      "{\"time_ms\":1700000000123,\"pause_s\":2.25,\"moving_s\":0.5}],\"losses\":["
 		      "{\"time_ms\":1700000000124,\"devices\":3}],\"devices\":5}");

@@ -328,6 +328,7 @@ void ptc_store_stats(struct ptc_store *s, struct ptc_store_stats *ret_stats)
 	for (struct job *j = s->jobs; j; j = j->next) {
 		r.file_bytes += blocks_of(j->env);
 		r.lost_jobs += j->bad != 0;
+		r.in_memory |= j->volatile_fs;
 	}
 	r.chunks_used = s->nused;
 	r.chunks_free = s->nwarm;

@@ -69,6 +69,7 @@ struct ptc_store_stats {
 	uint64_t chunks_used, chunks_free /* recycled, pages still touched */;
 	uint64_t copied_bytes /* local copies by derive since open */, lost_jobs;
 	uint64_t huge_bytes /* moved into huge pages since open */;
+	bool in_memory /* a job's chunks are on a tmpfs */;
 	uint64_t outside_bytes /* of the ceiling, for other memory than chunks */;
 	uint64_t short_mib /* by which memory.ceiling, which was lowered, must grow until used_bytes fit; 0: they do */;
 };

@@ -51,6 +51,7 @@ static const struct ptc_member process_rows[] = {
 	ROW("survives_checked", checked, U64, SEEN(has_checked)),
 	ROW("reports", reports, KEYED, .optional = true, PTC_COUNT(struct ptc_rank_row, nreports),
 	    .of = &report_members),
+	ROW("memory_peak_bytes", memory_peak, U64, IF(memory_peak)),
 	ROW("cgroup", cgroup, STRING, IF(cgroup)),
 	ROW("log", log, STRING, IF(log), .null = true),
 };

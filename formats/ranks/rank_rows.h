@@ -52,6 +52,7 @@ struct ptc_rank_row {
 		checked; /* the last steps at which pieces of it were compared, and the program's checks passed */
 	struct ptc_rank_report *reports; /* in the rank's order */
 	size_t nreports;
+	uint64_t memory_peak; /* the most that its process has had to itself; 0: not known */
 	const char *cgroup, *log;
 };
 extern const struct ptc_members ptc_rank_row_members; /* those that status shows */

@@ -312,6 +312,16 @@ static void put_window(const json_t *doc)
 		       "window of one copy", node);
 }
 
+/* Where the job says `build: ahead`. */
+static void put_build(const json_t *plan)
+{
+	const json_t *b = json_object_get(plan, "build");
+
+	if (json_is_object(b))
+		printf("  %-22s %12s  %s\n", "new ranks build",
+		       strcmp(string(b, "level"), "memory") == 0 ? "ahead" : "after the end", string(b, "why"));
+}
+
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 {
 	json_t *doc;
@@ -332,6 +342,7 @@ int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 	put_blobs(doc);
 	put_leaves(doc);
 	put_window(doc);
+	put_build(doc);
 	json_decref(doc);
 	return 0;
 }
@@ -451,6 +462,7 @@ static void put_summary(const json_t *doc)
 	putchar('\n');
 	put_blobs(doc);
 	put_phases(doc);
+	put_build(plan);
 	if (json_is_number(json_object_get(doc, "built_ahead_ms")))
 		printf("  %-22s %9.1f ms  while the old ranks trained\n", "built ahead",
 		       json_number_value(json_object_get(doc, "built_ahead_ms")));

@@ -8,13 +8,19 @@
  * A rank needs more than it declares (activations, buffers of its libraries), and nobody knows how much. So the sum is
  * a lower bound, and a switch is refused only if it certainly does not fit. Failure modes: a device that is too small
  * (PTC_ENOSPC), memory. Where the driver does not say what processes use (containers), the device's whole memory counts
- * as free. */
+ * as free.
+ *
+ * The file also answers Peer/Room: what memory this node has left, for who plans ranks that build beside others. */
+#include "daemon/agent/calls/wire.h"
 #include "daemon/agent/ranks/internal.h"
 #include "daemon/gpu/node/node_devices.h"
+#include "daemon/store/store.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/memory/machine_memory.h"
+#include "base/sys/fault.h"
 
 #include <string.h>
 
@@ -186,5 +192,79 @@ int ptc_device_room(struct ptc_agent *agent, const struct ptc_geometry *next, ui
 	if (!rc && any)
 		rc = check_devices(agent, next, self, items, groups, err);
 	ptc_free(items);
+	return rc;
+}
+
+/* ---- Room ---- */
+
+struct room {
+	Ptc__V1__RoomReply reply;
+	Ptc__V1__DeviceRoom devices[PTC_NODE_DEVICES_MAX], *list[PTC_NODE_DEVICES_MAX];
+	int64_t pids[PTC_NODE_DEVICES_MAX][PTC_NODE_DEVICE_USES_MAX];
+	uint64_t used[PTC_NODE_DEVICES_MAX][PTC_NODE_DEVICE_USES_MAX];
+};
+
+static void say_device(struct room *r, size_t i, const struct ptc_node_device *d)
+{
+	Ptc__V1__DeviceRoom *to = r->list[i] = &r->devices[i];
+
+	ptc__v1__device_room__init(to);
+	to->memory_bytes = d->memory_bytes;
+	to->free_bytes = d->free_bytes;
+	to->pids = r->pids[i];
+	to->used_bytes = r->used[i];
+	for (size_t k = 0; k < d->nuses; k++)
+		if (d->uses[k].known) {
+			to->pids[to->n_pids++] = d->uses[k].pid;
+			to->used_bytes[to->n_used_bytes++] = d->uses[k].bytes;
+		}
+}
+
+static void say_devices(struct ptc_agent *agent, struct room *r)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_node_device d;
+
+	if (!agent->env.devices || !ptc_node_devices_ids(agent->env.devices))
+		return; /* virtual devices have no memory */
+	if (ptc_node_devices_refresh(agent->env.devices, &why) != 0) {
+		ptc_warn("agent", "what memory devices have left is not known: %s", why.text);
+		return;
+	}
+	r->reply.devices = r->list;
+	r->reply.n_devices = ptc_node_devices_count(agent->env.devices);
+	for (size_t i = 0; i < r->reply.n_devices; i++) {
+		ptc_node_devices_get(agent->env.devices, i, &d);
+		say_device(r, i, &d);
+	}
+}
+
+static void say_host(struct ptc_agent *agent, Ptc__V1__RoomReply *r)
+{
+	struct ptc_store_stats s;
+
+	ptc_store_stats(agent->env.store, &s);
+	r->memory_bytes = ptc_fault("agent.room") ? 1 : ptc_machine_memory_available();
+	if (s.in_memory)
+		r->store_bytes = s.ceiling - PTC_MIN(s.ceiling, s.file_bytes);
+}
+
+int ptc_agent_on_room(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct room *r = ptc_calloc(1, sizeof *r);
+	ProtobufCMessage *msg = NULL;
+	int rc = r ? ptc_agent_request(call, &ptc__v1__room_request__descriptor, &msg, err) : ptc_nomem(err);
+
+	if (rc == 0)
+		rc = ptc_pb_version(((const Ptc__V1__RoomRequest *)msg)->version, err);
+	if (rc == 0) {
+		ptc__v1__room_reply__init(&r->reply);
+		r->reply.version = PTC_WIRE_VERSION;
+		say_host(arg, &r->reply);
+		say_devices(arg, r);
+		rc = ptc_agent_reply(call, &r->reply.base, err);
+	}
+	ptc_pb_free(msg);
+	ptc_free(r);
 	return rc;
 }

@@ -19,6 +19,7 @@ int ptc_agent_on_build(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 int ptc_agent_on_rendezvous(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 int ptc_agent_on_ranks(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 int ptc_agent_on_log(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_room(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 int ptc_agent_on_evidence(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 
 struct ptc_agent;

@@ -380,7 +380,7 @@ PTC_API_HANDLER(ptc_api_plan)
 	pr = plan_request(req);
 	rc = ptc_api_find(d, call, req->job, &t, err);
 	pr.runs = rc == 0 && t.has_record && t.record.run == PTC_RUN_LIVE;
-	pr.ranks = pr.runs;
+	pr.ranks = pr.trains = pr.runs;
 	pr.at_rest = rc == 0 && t.has_record && !pr.runs;
 	if (rc == 0)
 		rc = ptc_api_view(d, &t, false, false, &v, err);
@@ -527,21 +527,6 @@ static int check_layout(const struct ptc_target *t, const struct ptc_view *v, co
 		"job %s does not run, and its ranks have never had configuration %s, so nobody knows what each of "
 		"them would hold; `ptcctl run %s --config %s` starts them with it",
 		t->meta.name, r->to.config, t->meta.name, r->to.config);
-}
-
-/* Whether new ranks build before the old ones stop. */
-static int builds_ahead(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_switch_request *r,
-			struct ptc_error *err)
-{
-	const struct ptc_job_desc *desc;
-	void *ref;
-	int rc = ptc_specs_get(d->controllers.docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
-
-	if (rc)
-		return rc;
-	r->ahead = desc->build == PTC_JOB_BUILD_AHEAD;
-	ptc_specs_release(ref);
-	return 0;
 }
 
 struct covered {
@@ -700,6 +685,7 @@ static int try_switch(struct turn *u, struct ptc_target *t, const struct ptc_api
 	asked.at_rest = t->has_record && !live;
 	asked.runs = resize && r.run_to;
 	asked.ranks = r.run_to;
+	asked.trains = resize && live && r.run_to;
 	asked.packed = ask->kind == PTC_SWITCH_IMPORT && !ask->source;
 
 	if (rc == 0)
@@ -724,8 +710,7 @@ static int try_switch(struct turn *u, struct ptc_target *t, const struct ptc_api
 	r.base_snapshot = v.from_snapshot;
 	if (rc == 0)
 		rc = check_layout(t, &v, &r, err);
-	if (rc == 0 && r.run_from && r.run_to && resize)
-		rc = builds_ahead(d, t, &r, err);
+	r.ahead = asked.trains && ptc_plan_builds_ahead(r.plan);
 	if (rc == 0 && planned.stays && !ask->start)
 		rc = ptc_error_set(err, PTC_ESTATE, "job %s stays as it is (--config moves it all the same): %s",
 				   t->meta.name, r.plan->chosen.why);

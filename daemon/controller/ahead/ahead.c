@@ -623,8 +623,9 @@ int ptc_ahead_begin(struct ptc_controller *ctl, struct ptc_switch_request *r, st
 	r->nemptied = 0;
 	r->watcher = NULL;
 	ctl->ahead = a;
-	ptc_event(ctl->all->cluster, ctl->uuid, "building", "new ranks of %s build on %zu nodes while the others train",
-		  a->request.to.config, a->nnodes);
+	ptc_event(ctl->all->cluster, ctl->uuid, "building",
+		  "new ranks of %s build on %zu nodes while the others train; %s", a->request.to.config, a->nnodes,
+		  a->request.plan ? a->request.plan->build.why : "room was not checked");
 	tell(a);
 	a->refs++;
 	ptc_device_claim_early(ctl, &a->request.to, claimed, a);

@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 #include "daemon/controller/controller.h" /* and switch_plan.h */
+#include "formats/ranks/rank_rows.h"
 #include "reshard/place/place.h"
 
 /* device_pool.c: the devices that a plan may use. Whoever plans owns it. It begins as zeros, except for the members
@@ -118,6 +119,30 @@ int ptc_plan_choose_config(struct ptc_controllers *all, const struct ptc_view *v
 			   struct ptc_error *err);
 /* Refuses a configuration beyond the job's min_gpus and max_gpus: the job would not be started again on it. */
 int ptc_plan_check_size(const struct ptc_job_desc *desc, const struct ptc_config *config, struct ptc_error *err);
+
+/* build_room.c: whether new ranks find memory beside the old ones, and what is known for that. */
+struct ptc_build_node {
+	const char *name;
+	char address[256];               /* "": it is down */
+	uint32_t before, after;          /* number of old ranks there, and of new ones */
+	struct ptc_rank_rows rows;       /* of the job's ranks there */
+	struct Ptc__V1__RoomReply *room; /* NULL: it has not answered */
+};
+/* The most that one rank has taken, or will hold; 0: not known. */
+struct ptc_build_took {
+	uint64_t host, device;                   /* the ranks that train: memory of the host, and of a device */
+	uint64_t declared, declares;             /* bytes of tensors, before and after */
+	uint64_t measured_host, measured_device; /* when the new configuration ran before */
+	bool on_devices;                         /* tensors lie in memory of devices */
+};
+/* Adds what the node says of the ranks of that incarnation. */
+void ptc_build_took_add(const struct ptc_build_node *n, uint64_t generation, uint64_t incarnation,
+			struct ptc_build_took *t);
+void ptc_build_decide(const struct ptc_build_node *nodes, size_t n, const struct ptc_build_took *took,
+		      const struct ptc_generation_doc *to, struct ptc_plan_build *ret);
+/* Asks the nodes, at most some seconds. v: its ranks run. */
+void ptc_plan_build_room(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_generation_doc *to,
+			 const struct ptc_plan_layouts *l, struct ptc_plan_build *ret);
 
 /* window.c: the name of a node that has no room for the bridge of a live job with copies; NULL: none is known. It
  * borrows from p. */

@@ -28,6 +28,12 @@ void ptc_plan_report_inherit(struct ptc_plan_report *to, struct ptc_plan_report 
 	ptc_advice_row_done(&to->chosen.row);
 	to->chosen = from->chosen;
 	memset(&from->chosen, 0, sizeof from->chosen);
+	to->build = from->build;
+}
+
+bool ptc_plan_builds_ahead(const struct ptc_plan_report *r)
+{
+	return r && r->build.level && strcmp(r->build.level, "memory") == 0;
 }
 
 #define NODE(key, member, kind, ...) PTC_ROW(struct ptc_plan_node, key, member, kind, __VA_ARGS__)
@@ -112,6 +118,9 @@ json_t *ptc_plan_report_json(const struct ptc_plan_report *r)
 	}
 	if (r->chosen.choice.by)
 		json_object_set_new(root, "choice", chosen_json(&r->chosen));
+	if (r->build.level)
+		json_object_set_new(root, "build",
+				    json_pack("{s:s, s:s}", "level", r->build.level, "why", r->build.why));
 	if (r->leaves.warning_s > 0)
 		json_object_set_new(root, "leaves", ptc_planning_leaves_json(&r->leaves));
 	if (r->window[0])

@@ -467,7 +467,7 @@ bool ptc_growth_submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, 
 
 	ptc_controller_request(ctl, PTC_SWITCH_RESIZE, &r);
 	r.run_from = r.run_to = true;
-	r.ahead = p->builds_ahead;
+	r.ahead = ptc_plan_builds_ahead(p->planned.plan);
 	r.end = PTC_RUN_STOPPED;
 	ptc_switch_request_plan(&r, &p->planned);
 	*ret_id = r.id;

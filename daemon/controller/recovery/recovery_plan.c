@@ -148,6 +148,7 @@ static int plan_as(struct ptc_recovery_task *t, uint32_t gpus, struct ptc_error 
 
 	req.has = t->has;
 	req.ranks = t->what != PTC_RECOVERY_ELSEWHERE;
+	req.trains = trains(t);
 	req.unattended = true;
 	req.runs = gpus != 0; /* what is chosen is not less than min_gpus either */
 	if (t->what == PTC_RECOVERY_SAME) {
@@ -257,7 +258,6 @@ static int read_desc(struct ptc_recovery_task *t)
 	if (rc || p->read)
 		return rc;
 	p->elastic = t->desc->elastic;
-	p->builds_ahead = t->desc->build == PTC_JOB_BUILD_AHEAD;
 	t->shares = p->shares = t->desc->share_devices;
 	p->first_step_ms = (int64_t)t->desc->run.build_timeout_ms;
 	p->read = true;

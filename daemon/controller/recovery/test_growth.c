@@ -39,6 +39,12 @@ static struct ptc_controller job;
 
 /* ---- the rooms below ---- */
 
+bool ptc_plan_builds_ahead(const struct ptc_plan_report *r)
+{
+	(void)r;
+	return false;
+}
+
 bool ptc_cluster_find_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index)
 {
 	(void)c;

@@ -155,6 +155,8 @@ static void say_process(struct said *s, struct ptc_workers *w, const struct grou
 	say_survives(s, k);
 	if (k->page)
 		say_reports(s, k->page);
+	if (!k->ended && r->pid > 0)
+		r->memory_peak = ptc_process_memory_peak(k->pid > 0 ? k->pid : k->process.pid, k->process.cgroup);
 	r->cgroup = k->process.cgroup;
 	snprintf(s->log, sizeof s->log, "%s/log", k->process.dir);
 	r->log = s->log;

@@ -202,3 +202,39 @@ int ptc_process_boot_id(char ret_boot[37], struct ptc_error *err)
 	snprintf(ret_boot, 37, "%.36s", text);
 	return 0;
 }
+
+/* ---- memory ------------------------------------------------------------------ */
+
+/* The number behind a word at the beginning of a line; word "": the first of the file. 0: there is none. */
+static uint64_t number_of(const char *path, const char *word)
+{
+	char text[FILE_MAX_BYTES];
+	const size_t len = strlen(word);
+	uint64_t n = 0;
+
+	if (read_text(path, text, NULL) != 0)
+		return 0;
+	for (const char *line = text; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+		if (strncmp(line, word, len) == 0)
+			return sscanf(line + len, "%" SCNu64, &n) == 1 ? n : 0;
+	return 0;
+}
+
+uint64_t ptc_process_memory_peak(pid_t pid, const char *cgroup)
+{
+	char path[PTC_EXEC_PATH_MAX + 32];
+	uint64_t most, own, shared, all, limit;
+
+	snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+	most = number_of(path, "VmHWM:") << 10;
+	own = number_of(path, "RssAnon:") << 10;
+	shared = (number_of(path, "RssFile:") + number_of(path, "RssShmem:")) << 10;
+	most = PTC_MAX(own, most - PTC_MIN(most, shared));
+	if (!*cgroup)
+		return most;
+	all = number_of(in_dir(cgroup, "memory.stat", path, sizeof path), "anon ");
+	most += all - PTC_MIN(all, own);
+	/* It also counts what was read of files, so it is a bound and no more. */
+	limit = number_of(in_dir(cgroup, "memory.peak", path, sizeof path), "");
+	return limit ? PTC_MIN(most, limit) : most;
+}

@@ -77,4 +77,9 @@ bool ptc_process_label_read(const char *dir, struct ptc_process_label *ret_label
 int ptc_process_held_write(const char *dir, struct ptc_error *err);
 int64_t ptc_process_held_s(const char *dir); /* for how long, in seconds; -1: it is not frozen */
 
+/* The most memory that a process has had to itself, in bytes: without pages of files and shared memory, which are
+ * counted where they belong. cgroup: of the process, or ""; where it counts memory, what the other processes in it have
+ * now is added. At least what it has now; 0: nobody can say. */
+uint64_t ptc_process_memory_peak(pid_t pid, const char *cgroup);
+
 int ptc_process_boot_id(char ret_boot[37], struct ptc_error *err);

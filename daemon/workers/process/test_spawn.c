@@ -28,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -1337,6 +1338,56 @@ static void shares_its_cgroup_with_nobody(void **state)
 	ptc_process_remove(&p[1], false);
 }
 
+/* ---- memory ---------------------------------------------------------------------------------------- */
+
+static void line_to(const char *name, const char *line)
+{
+	char path[300];
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/%s", w.other, name);
+	f = fopen(path, "we");
+	assert_non_null(f);
+	assert_true(fputs(line, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+/* The greatest that a process has had to itself; a file that it maps is not its own. A directory of ours stands for a
+ * cgroup whose memory the kernel counts. */
+static void says_what_memory_was_taken(void **state)
+{
+	const size_t size = 64u << 20;
+	uint64_t before = ptc_process_memory_peak(getpid(), ""), peak;
+	char text[64];
+	void *m;
+	int fd;
+
+	(void)state;
+	assert_true(before > 0 && before < size);
+	fd = memfd_create("shared", MFD_CLOEXEC);
+	assert_true(fd >= 0 && ftruncate(fd, (off_t)size) == 0);
+	m = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_ptr_not_equal(m, MAP_FAILED);
+	memset(m, 1, size);
+	assert_true(ptc_process_memory_peak(getpid(), "") < before + size / 2);
+	munmap(m, size);
+	close(fd);
+	m = mmap(NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(m, MAP_FAILED);
+	memset(m, 1, 2 * size);
+	munmap(m, 2 * size);
+	peak = ptc_process_memory_peak(getpid(), "");
+	assert_true(peak >= 2 * size && peak < before + 3 * size);
+
+	snprintf(text, sizeof text, "anon %zu\nfile 9\n", 8 * size);
+	line_to("memory.stat", text); /* the others in it have the rest */
+	assert_true(ptc_process_memory_peak(getpid(), w.other) > 9 * size);
+	snprintf(text, sizeof text, "%zu\n", 3 * size);
+	line_to("memory.peak", text); /* all of them together have not had more */
+	assert_int_equal(3 * size, ptc_process_memory_peak(getpid(), w.other));
+	assert_int_equal(0, ptc_process_memory_peak(0, ""));
+}
+
 /* ---- a low priority, and the way back ------------------------------------------------------------ */
 
 static int oom_of(pid_t pid)
@@ -1568,6 +1619,7 @@ int main(int argc, char **argv)
 		BOTH(shares_its_cgroup_with_nobody),
 		BOTH(says_why_it_cannot_start),
 		BOTH(begins_low_and_comes_back),
+		{ "says_what_memory_was_taken", says_what_memory_was_taken, setup_group, teardown, NULL },
 		{ "has_a_low_weight_where_its_cgroup_has_one", has_a_low_weight_where_its_cgroup_has_one, setup_group,
 		  teardown, NULL },
 	};

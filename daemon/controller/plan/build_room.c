@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether new ranks find memory beside those that train, for `build: ahead`, before any process is started.
+ *
+ * Happy path: each node says what its ranks of this job have taken at most, and what it has left. A new rank takes what
+ * an old one has taken, with the new one's declared bytes in the place of the old one's; or what a rank of that
+ * configuration took when it was measured. If each node has room for its new ranks beside what the store may take for
+ * the switch, they build ahead. If one has not, they only import before the old ones end, and build after that.
+ *
+ * It is an estimate: what a rank takes beside its tensors may change with the configuration. Failure modes: what is not
+ * known (a node of an earlier version, a layout that nobody has declared yet, a driver that names no processes) is
+ * said, and does not keep ranks from building ahead. */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/sys/sys.h"
+#include "daemon/controller/plan/internal.h"
+#include "daemon/planning/measured_doc.h"
+#include "formats/ranks/rank_rows.h"
+#include "rpc/pb/pbcall.h"
+
+#include "ptc.pb-c.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ANSWER_MS 2000
+#define ALL_NS    INT64_C(4000000000) /* for all nodes together: a resize waits for it */
+
+/* ---- what is known ---- */
+
+static const Ptc__V1__DeviceRoom *device_of(const struct ptc_build_node *n, int64_t device)
+{
+	return n->room && device >= 0 && (size_t)device < n->room->n_devices ? n->room->devices[device] : NULL;
+}
+
+static void took_on_device(const struct ptc_build_node *n, const struct ptc_rank_row *r, struct ptc_build_took *t)
+{
+	const Ptc__V1__DeviceRoom *d = r->on_device ? device_of(n, r->device) : NULL;
+
+	t->on_devices |= r->memory.copied_by != NULL;
+	for (size_t i = 0; d && i < d->n_pids && i < d->n_used_bytes; i++)
+		if (d->pids[i] == r->pid)
+			t->device = PTC_MAX(t->device, d->used_bytes[i]);
+}
+
+void ptc_build_took_add(const struct ptc_build_node *n, uint64_t generation, uint64_t incarnation,
+			struct ptc_build_took *t)
+{
+	for (size_t i = 0; i < n->rows.n; i++) {
+		const struct ptc_rank_row *r = &n->rows.v[i];
+
+		if (!r->slot || r->generation != generation || r->incarnation != incarnation)
+			continue;
+		t->host = PTC_MAX(t->host, r->memory_peak);
+		took_on_device(n, r, t);
+	}
+}
+
+/* ---- the decision ---- */
+
+/* Of one new rank. */
+struct need {
+	uint64_t host, device;
+};
+
+static uint64_t exchanged(uint64_t took, uint64_t before, uint64_t after)
+{
+	return took - PTC_MIN(took, before) + after;
+}
+
+static struct need need_of(const struct ptc_build_took *t)
+{
+	struct need n = { .host = t->on_devices ? t->host : exchanged(t->host, t->declared, t->declares) };
+
+	if (t->measured_host)
+		n.host = t->measured_host;
+	if (t->on_devices)
+		n.device = t->device ? exchanged(t->device, t->declared, t->declares)
+				     : PTC_MAX(t->declares, t->measured_device);
+	return n;
+}
+
+static double mib(uint64_t bytes)
+{
+	return (double)bytes / (1 << 20);
+}
+
+/* False: it has no room, and b says so. */
+static bool fits_host(const struct ptc_build_node *n, const struct need *need, const struct ptc_build_took *t,
+		      struct ptc_plan_build *b)
+{
+	uint64_t wanted = n->after * need->host, store = n->before * t->declared + n->after * t->declares;
+
+	if (!n->room || !n->room->memory_bytes)
+		return true;
+	store = PTC_MIN(store, n->room->store_bytes);
+	if (wanted + store <= n->room->memory_bytes)
+		return true;
+	snprintf(b->why, sizeof b->why,
+		 "node %s has %.0f MiB of memory left, and its %u new ranks would take about %.0f MiB beside the old "
+		 "ones and %.0f MiB in the store",
+		 n->name, mib(n->room->memory_bytes), n->after, mib(wanted), mib(store));
+	return false;
+}
+
+static bool fits_devices(const struct ptc_build_node *n, const struct need *need, const struct ptc_generation_doc *to,
+			 struct ptc_plan_build *b)
+{
+	for (size_t i = 0; n->room && need->device && i < n->room->n_devices; i++) {
+		const Ptc__V1__DeviceRoom *d = n->room->devices[i];
+		uint64_t wanted = 0;
+
+		for (uint32_t r = 0; r < to->world; r++)
+			if (to->rank_device[r] == i && strcmp(to->nodes[to->rank_node[r]], n->name) == 0)
+				wanted += need->device;
+		if (!d->memory_bytes || wanted <= d->free_bytes)
+			continue;
+		snprintf(b->why, sizeof b->why,
+			 "device %zu of node %s has %.0f MiB of memory left, and its new ranks would take about %.0f "
+			 "MiB beside the old ones",
+			 i, n->name, mib(d->free_bytes), mib(wanted));
+		return false;
+	}
+	return true;
+}
+
+/* NULL: enough is known. */
+static const char *unknown(const struct ptc_build_node *nodes, size_t n, const struct ptc_build_took *t, char *text,
+			   size_t size)
+{
+	if (!t->declares && !t->measured_host)
+		return "what ranks of this configuration hold is not known before they have built once";
+	if (!t->host)
+		return "what the ranks that train have taken is not known";
+	for (size_t i = 0; i < n; i++)
+		if (nodes[i].after && (!nodes[i].room || !nodes[i].room->memory_bytes)) {
+			snprintf(text, size, "node %s does not say what memory it has left", nodes[i].name);
+			return text;
+		}
+	return NULL;
+}
+
+void ptc_build_decide(const struct ptc_build_node *nodes, size_t n, const struct ptc_build_took *took,
+		      const struct ptc_generation_doc *to, struct ptc_plan_build *ret)
+{
+	const struct need need = need_of(took);
+	char text[160];
+	const char *lacks = unknown(nodes, n, took, text, sizeof text);
+
+	*ret = (struct ptc_plan_build){ .level = "memory" };
+	for (size_t i = 0; i < n; i++) {
+		if (nodes[i].after && fits_host(&nodes[i], &need, took, ret) && fits_devices(&nodes[i], &need, to, ret))
+			continue;
+		if (!nodes[i].after)
+			continue;
+		ret->level = "imports";
+		return;
+	}
+	if (lacks)
+		snprintf(ret->why, sizeof ret->why, "room was not checked: %s", lacks);
+	else if (need.device)
+		snprintf(ret->why, sizeof ret->why,
+			 "there is room for what each new rank takes: about %.0f MiB, and %.0f MiB of a device",
+			 mib(need.host), mib(need.device));
+	else
+		snprintf(ret->why, sizeof ret->why, "there is room for what each new rank takes: about %.0f MiB",
+			 mib(need.host));
+}
+
+/* ---- questions ---- */
+
+struct asking {
+	struct ptc_controllers *all;
+	struct ptc_build_node *nodes;
+	size_t n;
+};
+
+static void find_addresses(void *arg)
+{
+	struct asking *a = arg;
+	uint32_t at;
+
+	for (size_t i = 0; i < a->n; i++)
+		if (ptc_cluster_find_node(a->all->cluster, a->nodes[i].name, &at) &&
+		    ptc_cluster_node(a->all->cluster, at)->up)
+			snprintf(a->nodes[i].address, sizeof a->nodes[i].address, "%s",
+				 ptc_cluster_node(a->all->cluster, at)->doc.address);
+}
+
+/* The ranks of each node, before and after. */
+static struct ptc_build_node *list_nodes(const struct ptc_view *v, const struct ptc_generation_doc *to, size_t *ret_n)
+{
+	struct ptc_build_node *nodes = ptc_calloc(v->from.nnodes + to->nnodes + 1, sizeof *nodes);
+	size_t n = 0;
+
+	for (size_t i = 0; nodes && i < v->from.nnodes; i++)
+		nodes[n++].name = v->from.nodes[i];
+	for (uint32_t r = 0; nodes && r < v->from.world; r++)
+		nodes[v->from.rank_node[r]].before++;
+	for (size_t i = 0; nodes && i < to->nnodes; i++) {
+		size_t at = 0;
+
+		while (at < n && strcmp(nodes[at].name, to->nodes[i]) != 0)
+			at++;
+		if (at == n)
+			nodes[n++].name = to->nodes[i];
+		for (uint32_t r = 0; r < to->world; r++)
+			nodes[at].after += to->rank_node[r] == i;
+	}
+	*ret_n = n;
+	return nodes;
+}
+
+static void ask_node(struct ptc_controllers *all, const char *uuid, struct ptc_build_node *n)
+{
+	Ptc__V1__JobRequest ranks = PTC__V1__JOB_REQUEST__INIT;
+	Ptc__V1__RoomRequest room = PTC__V1__ROOM_REQUEST__INIT;
+	struct ptc_rpc_channel *channel;
+	ProtobufCMessage *reply = NULL;
+
+	if (!n->address[0] || ptc_channels_get(all->channels, n->name, n->address, false, 0, &channel, NULL) != 0)
+		return;
+	room.version = ranks.version = PTC_WIRE_VERSION;
+	ranks.job = (char *)(uintptr_t)uuid; /* packing only reads */
+	if (ptc_pb_unary(channel, "/ptc.v1.Peer/Room", &room.base, ANSWER_MS, NULL, 0, &ptc__v1__room_reply__descriptor,
+			 &reply, NULL) != 0)
+		return;
+	n->room = (Ptc__V1__RoomReply *)reply;
+	reply = NULL;
+	if (n->before && ptc_pb_unary(channel, "/ptc.v1.Peer/Ranks", &ranks.base, ANSWER_MS, NULL, 0,
+				      &ptc__v1__document__descriptor, &reply, NULL) == 0)
+		(void)ptc_rank_rows_decode(((Ptc__V1__Document *)reply)->json, &n->rows, NULL);
+	ptc_pb_free(reply);
+}
+
+/* What a rank took when the new configuration ran here before. */
+static void find_measured(struct ptc_controllers *all, const char *uuid, const char *config, struct ptc_build_took *t)
+{
+	ptc_auto_free struct ptc_measured_doc *d = ptc_calloc(1, sizeof *d);
+
+	if (!d || !all->planning)
+		return;
+	ptc_free(ptc_planning_measured(all->planning, uuid, d));
+	for (size_t i = 0; i < d->nrows; i++)
+		if (strcmp(d->rows[i].config, config) == 0) {
+			t->measured_host = (uint64_t)d->rows[i].host_bytes;
+			t->measured_device = (uint64_t)d->rows[i].peak_bytes;
+		}
+}
+
+static uint64_t most_bytes(const struct ptc_layout *l)
+{
+	int64_t most = 0;
+
+	return l && ptc_layout_rank_bytes(l, &most, NULL) == 0 ? (uint64_t)most : 0;
+}
+
+void ptc_plan_build_room(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_generation_doc *to,
+			 const struct ptc_plan_layouts *l, struct ptc_plan_build *ret)
+{
+	struct ptc_build_took took = { .declared = most_bytes(l->from), .declares = most_bytes(l->to) };
+	const int64_t end_ns = ptc_sys_now_ns() + ALL_NS;
+	struct asking a = { .all = all };
+
+	*ret = (struct ptc_plan_build){ .level = "memory", .why = "room was not checked: out of memory" };
+	a.nodes = list_nodes(v, to, &a.n);
+	if (!a.nodes || ptc_loop_call(all->loop, find_addresses, &a) != 0) {
+		ptc_free(a.nodes);
+		return;
+	}
+	for (size_t i = 0; i < a.n && ptc_sys_now_ns() < end_ns; i++) {
+		ask_node(all, v->meta.uuid, &a.nodes[i]);
+		ptc_build_took_add(&a.nodes[i], v->from_generation, v->from_incarnation, &took);
+	}
+	find_measured(all, v->meta.uuid, to->config, &took);
+	ptc_build_decide(a.nodes, a.n, &took, to, ret);
+	for (size_t i = 0; i < a.n; i++) {
+		ptc_rank_rows_done(&a.nodes[i].rows);
+		if (a.nodes[i].room)
+			ptc_pb_free(&a.nodes[i].room->base);
+	}
+	ptc_free(a.nodes);
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How far new ranks get beside those that train: by what nodes say of their memory and of their ranks. */
+#include "daemon/controller/plan/internal.h"
+
+#include "ptc.pb-c.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MIB UINT64_C(1048576)
+
+/* Two nodes; the first has two old ranks, and each is to have two new ones, on its devices 0 and 1. */
+static struct world {
+	struct ptc_build_node nodes[2];
+	Ptc__V1__RoomReply rooms[2];
+	Ptc__V1__DeviceRoom devices[2][2], *lists[2][2];
+	int64_t pids[2];
+	uint64_t used[2];
+	struct ptc_generation_doc to;
+	struct ptc_build_took took;
+	struct ptc_plan_build said;
+} w;
+static char first[] = "n0", second[] = "n1", *names[] = { first, second };
+static uint32_t rank_node[] = { 0, 0, 1, 1 }, rank_device[] = { 0, 1, 0, 1 };
+
+static int setup(void **state)
+{
+	(void)state;
+	memset(&w, 0, sizeof w);
+	w.to = (struct ptc_generation_doc){
+		.nodes = names, .nnodes = 2, .world = 4, .rank_node = rank_node, .rank_device = rank_device
+	};
+	for (int i = 0; i < 2; i++) {
+		ptc__v1__room_reply__init(&w.rooms[i]);
+		w.rooms[i].memory_bytes = 1000 * MIB;
+		w.rooms[i].store_bytes = 10000 * MIB;
+		w.rooms[i].devices = w.lists[i];
+		w.rooms[i].n_devices = 2;
+		for (int k = 0; k < 2; k++) {
+			ptc__v1__device_room__init(w.lists[i][k] = &w.devices[i][k]);
+			w.devices[i][k].memory_bytes = 1000 * MIB;
+			w.devices[i][k].free_bytes = 500 * MIB;
+		}
+		w.nodes[i] = (struct ptc_build_node){ .name = names[i], .after = 2, .room = &w.rooms[i] };
+	}
+	w.nodes[0].before = 2;
+	/* of 300 MiB, 100 are tensors; new ranks have 50 of them */
+	w.took = (struct ptc_build_took){ .host = 300 * MIB, .declared = 100 * MIB, .declares = 50 * MIB };
+	return 0;
+}
+
+static const char *decide(const char *level)
+{
+	ptc_build_decide(w.nodes, 2, &w.took, &w.to, &w.said);
+	assert_string_equal(level, w.said.level);
+	return w.said.why;
+}
+
+static void test_host(void **state)
+{
+	(void)state;
+	assert_string_equal("there is room for what each new rank takes: about 250 MiB", decide("memory"));
+	w.rooms[0].memory_bytes = 800 * MIB; /* 2 * 250, and of the store 2 * 100 + 2 * 50 */
+	decide("memory");
+	w.rooms[0].memory_bytes--;
+	assert_string_equal("node n0 has 800 MiB of memory left, and its 2 new ranks would take about 500 MiB beside "
+			    "the old ones and 300 MiB in the store",
+			    decide("imports"));
+	w.rooms[0].store_bytes = 299 * MIB; /* that is all the store may take */
+	decide("memory");
+	w.rooms[1].memory_bytes = 599 * MIB; /* no old ranks are there */
+	assert_non_null(strstr(decide("imports"), "node n1 has 599 MiB"));
+	w.nodes[1].after = 0; /* and none go there */
+	decide("memory");
+}
+
+/* What ran before is known better than by an estimate. */
+static void test_measured(void **state)
+{
+	(void)state;
+	w.took.measured_host = 360 * MIB;
+	assert_non_null(strstr(decide("imports"), "would take about 720 MiB"));
+	w.took.measured_host = 100 * MIB;
+	decide("memory");
+}
+
+static void test_devices(void **state)
+{
+	(void)state;
+	w.took.on_devices = true;
+	w.took.device = 400 * MIB;
+	assert_string_equal("there is room for what each new rank takes: about 300 MiB, and 350 MiB of a device",
+			    decide("memory"));
+	w.devices[1][1].free_bytes = 349 * MIB;
+	assert_string_equal("device 1 of node n1 has 349 MiB of memory left, and its new ranks would take about 350 "
+			    "MiB beside the old ones",
+			    decide("imports"));
+	w.took.device = 0; /* the driver does not say: the tensors at least */
+	decide("memory");
+	w.devices[1][1].free_bytes = 49 * MIB;
+	decide("imports");
+	w.devices[1][1].memory_bytes = 0; /* it does not answer */
+	decide("memory");
+}
+
+/* It is said, and ranks build ahead. */
+static void test_unknown(void **state)
+{
+	(void)state;
+	w.nodes[1].room = NULL;
+	assert_string_equal("room was not checked: node n1 does not say what memory it has left", decide("memory"));
+	w.took.host = 0;
+	assert_non_null(strstr(decide("memory"), "what the ranks that train have taken is not known"));
+	w.took.declares = 0;
+	assert_non_null(strstr(decide("memory"), "not known before they have built once"));
+	w.rooms[0].memory_bytes = 100 * MIB; /* although that would not do for the store alone */
+	decide("imports");
+}
+
+static void test_took(void **state)
+{
+	struct ptc_rank_row rows[] = {
+		{ .slot = true, .generation = 3, .incarnation = 9, .memory_peak = 200, .pid = 70, .on_device = true },
+		{ .slot = true,
+		  .generation = 3,
+		  .incarnation = 9,
+		  .memory_peak = 300,
+		  .pid = 71,
+		  .on_device = true,
+		  .device = 1,
+		  .memory.copied_by = "rank" },
+		{ .slot = true, .generation = 4, .incarnation = 9, .memory_peak = 900 },
+		{ .slot = true, .generation = 3, .incarnation = 8, .memory_peak = 900 },
+		{ .slot = true, .generation = 3, .incarnation = 9, .pid = 72, .on_device = true, .device = 7 },
+	};
+	struct ptc_build_took took = { 0 };
+
+	(void)state;
+	w.pids[0] = 5;
+	w.pids[1] = 71;
+	w.used[0] = 999;
+	w.used[1] = 50;
+	w.devices[0][1].pids = w.pids;
+	w.devices[0][1].used_bytes = w.used;
+	w.devices[0][1].n_pids = w.devices[0][1].n_used_bytes = 2;
+	w.nodes[0].rows = (struct ptc_rank_rows){ rows, 5 };
+	ptc_build_took_add(&w.nodes[0], 3, 9, &took);
+	assert_int_equal(300, took.host);
+	assert_int_equal(50, took.device);
+	assert_true(took.on_devices);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(test_host, setup),    cmocka_unit_test_setup(test_measured, setup),
+		cmocka_unit_test_setup(test_devices, setup), cmocka_unit_test_setup(test_unknown, setup),
+		cmocka_unit_test_setup(test_took, setup),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
