@@ -4,6 +4,7 @@
 #include "daemon/agent/agent.h"
 #include "daemon/agent/calls/operation.h"
 #include "daemon/agent/capture/capture.h"
+#include "daemon/agent/capture/captured_digests.h"
 #include "daemon/agent/gateway/gateway.h"
 #include "daemon/agent/gateway/send_watch.h"
 #include "daemon/agent/geometry/geometry.h"
@@ -110,6 +111,7 @@ struct ptc_agent *ptc_agent_free(struct ptc_agent *agent)
 	while ((job = agent->shared.jobs)) {
 		agent->shared.jobs = job->next;
 		ptc_fill_forget(job);
+		ptc_captured_keep(job, NULL);
 		ptc_free(job);
 	}
 	agent->near = ptc_near_free(agent->near);

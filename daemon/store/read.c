@@ -624,6 +624,49 @@ bool ptc_table_in_memory(const struct ptc_table *t)
 	return t->job->volatile_fs;
 }
 
+/* The piece that has all of box, as index + 1; 0: none. */
+static uint32_t piece_with(const struct ptc_table *t, uint32_t item, const struct ptc_box *box)
+{
+	uint32_t i = ptc_store_table_head(t, item);
+
+	while (i && (t->pieces[i - 1].item != item || !ptc_box_contains(&t->pieces[i - 1].live, box)))
+		i = t->locs[i - 1].next;
+	return i;
+}
+
+/* Whether rows of box lie as far apart in both extents. */
+static bool same_strides(const struct ptc_box *a, const struct ptc_box *b, const struct ptc_box *box)
+{
+	int64_t in_a = 1, in_b = 1;
+
+	for (uint32_t d = box->ndim; d-- > 0;) {
+		if (box->ext[d] > 1 && in_a != in_b)
+			return false;
+		in_a *= a->ext[d];
+		in_b *= b->ext[d];
+	}
+	return true;
+}
+
+bool ptc_table_same_place(const struct ptc_table *a, const struct ptc_table *b, uint32_t item,
+			  const struct ptc_box *box)
+{
+	const bool sealed = a->sealed && b->sealed && !ptc_box_empty(box);
+	const uint32_t i = sealed ? piece_with(a, item, box) : 0, k = i ? piece_with(b, item, box) : 0;
+	uint64_t from_a, end_a, from_b, end_b;
+
+	if (!k || !same_strides(&a->pieces[i - 1].extent_box, &b->pieces[k - 1].extent_box, box))
+		return false;
+	reach(a, i - 1, box, &from_a, &end_a);
+	reach(b, k - 1, box, &from_b, &end_b);
+	if (from_a % PTC_CHUNK_BYTES != from_b % PTC_CHUNK_BYTES)
+		return false;
+	for (size_t n = 0; n <= ptc_store_chunk_of(end_a - 1) - ptc_store_chunk_of(from_a); n++)
+		if (a->chunks[ptc_store_chunk_of(from_a) + n] != b->chunks[ptc_store_chunk_of(from_b) + n])
+			return false;
+	return true;
+}
+
 /* Neighbours in a box often lie in the chunk named last, or in one of a few that take turns. */
 static int span_chunk(const struct ptc_table *t, struct ptc_spans *s, size_t chunk, const uint8_t *base, uint32_t *ret,
 		      struct ptc_error *err)

@@ -92,6 +92,10 @@ struct ptc_spans { /* in the caller's memory; calls add to it */
 };
 int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_spans *spans,
 		    struct ptc_error *err);
+/* Whether two sealed tables of a job have box at the same places of the same chunks. False also if a table has it in
+ * several pieces. */
+bool ptc_table_same_place(const struct ptc_table *a, const struct ptc_table *b, uint32_t item,
+			  const struct ptc_box *box);
 /* Chunk number `chunk` of a sealed table. base: of ptc_table_file. */
 void ptc_table_chunk(const struct ptc_table *t, size_t chunk, const uint8_t *base, struct ptc_span_chunk *ret);
 /* Whether the file is in memory, so that a read cannot wait for a disk. */

@@ -20,6 +20,7 @@ int ptc_table_find(struct ptc_store *s, const struct ptc_table_key *key, struct 
 struct ptc_table *ptc_table_ref(struct ptc_table *t);
 struct ptc_table *ptc_table_unref(struct ptc_table *t); /* NULL ok, returns NULL */
 bool ptc_table_sealed(const struct ptc_table *t);
+struct ptc_table_key ptc_table_key_of(const struct ptc_table *t);
 
 /* Gives t, a begun table, the needs that the sealed table src has. It refers to src's chunks if at least three quarters
  * of the bytes in the chunks that a piece touches stay live. Otherwise it copies the bytes into new chunks, so that the

@@ -65,6 +65,11 @@ bool ptc_table_sealed(const struct ptc_table *t)
 	return t->sealed;
 }
 
+struct ptc_table_key ptc_table_key_of(const struct ptc_table *t)
+{
+	return t->key;
+}
+
 static int begin_locked(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
 			struct ptc_error *err)
 {

@@ -129,7 +129,7 @@ def by_stop(lines):
 
 def bench_save(args, work, complain):
     for config in args.configs:
-        for copy, pages in itertools.product(args.copy, args.pages):
+        for copy, pages in itertools.product(args.copy or ("lean", "fast"), args.pages):
             with job(args, os.path.join(work, f"{config}-{copy}-{pages}".replace("=", "").replace(",", "")), config, complain,
                      nodes=1, devices=args.ranks, copy=copy, pages=pages) as j:
                 def stops():
@@ -210,9 +210,10 @@ def one_live_switch(j, config, limits):
             "digests_verified": r["digests_verified"], "phases": {p["phase"]: p["ms"] / 1e3 for p in r["phases"]}}
 
 
-def switch_medians(what, nodes, way, each, j, limits):
+def switch_medians(what, nodes, way, copy, each, j, limits):
     pauses = [e["pause"] for e in each]
-    return {"scenario": "live-switch", "what": f"{what}, {nodes} node{'s' * (nodes > 1)}", "way": way, "rounds": len(each),
+    return {"scenario": "live-switch", "what": f"{what}, {nodes} node{'s' * (nodes > 1)}{', copy fast' * (copy == 'fast')}",
+            "way": way, "copy": copy, "rounds": len(each),
             "limit": "memcpy" if nodes == 1 else "memcpy + loopback TCP", "limit_spread": limits.spread(moved=nodes > 1),
             **{k: statistics.median(e[k] for e in each) for k in ("seconds", "limit_seconds", "limit_cpu_seconds")},
             "cpu": {who: statistics.median(e["cpu"][who] for e in each) for who in each[0]["cpu"]}, "bytes": j.bytes, "each": each,
@@ -239,10 +240,11 @@ def run_peers(args, directory, rounds):
 def bench_live_switch(args, work, complain):
     """The same state by ptc and by others in turn: a block of theirs before ours and one after it."""
     theirs = [run_peers(args, args.store, max(1, args.rounds // 2))]
-    for nodes, way in ((n, w) for n in args.nodes for w in (args.ways if n > 1 else ("sockets",))):
-        where = os.path.join(work, f"n{nodes}-{way}")
+    for nodes, way, copy in ((n, w, c) for n in args.nodes for w in (args.ways if n > 1 else ("sockets",))
+                             for c in args.copy or ("lean",)):
+        where = os.path.join(work, f"n{nodes}-{way}-{copy}")
         os.makedirs(where)
-        with job(args, where, OLD, complain, nodes=nodes, devices=8 // nodes, near=way == "memory") as j:
+        with job(args, where, OLD, complain, nodes=nodes, devices=8 // nodes, near=way == "memory", copy=copy) as j:
             forth, back = [], []
             j.wait_measured(1, 8)
             limits = Limits(args, where, "unix", os.cpu_count())
@@ -251,7 +253,7 @@ def bench_live_switch(args, work, complain):
                 back.append(one_live_switch(j, OLD, limits))
             for what, each in (("to tp4", forth[1:]), ("to tp4, first", forth[:1]), ("to tp2,pp2,dp2", back[1:]),
                                ("to tp2,pp2,dp2, first", back[:1])):
-                yield switch_medians(what, nodes, way, each, j, limits)
+                yield switch_medians(what, nodes, way, copy, each, j, limits)
     if theirs[0] is None:
         complain("no torch and safetensors for --python: the baselines are left out")
         return

@@ -198,6 +198,7 @@ class Smoke(unittest.TestCase):
                 self.assertGreater(r["each"][0]["digests_verified"], 0)
                 self.assertTrue(r["limit_seconds"] > 0 and r["ratio"] > 0 and r["limit_spread"] >= 0)
                 self.assertEqual(PAUSE, set(r["pause"]))
+                self.assertEqual("lean", r["copy"])
                 self.assertEqual({"ptcd", "ptc-copy", "ranks"}, set(r["cpu"]))
                 self.assertTrue(min(r["cpu"].values()) > 0 and r["cpu_ratio"] > 0, r["cpu"])
         self.assertEqual([], os.listdir(chunks))

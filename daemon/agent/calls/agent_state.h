@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+struct ptc_captured;     /* capture/captured_digests.h */
 struct ptc_kept_fill;    /* switch/kept_fill.c */
 struct ptc_near;         /* near/near.h */
 struct ptc_prefetch;     /* memory/prefetch.c */
@@ -21,7 +22,7 @@ struct ptc_residents;    /* memory/resident.c */
 struct ptc_send_watch;   /* gateway/send_watch.h */
 struct ptc_pinned_table; /* tables/pinned_tables.c */
 
-/* A job during a call about it, or between its Prepare and its Finish. */
+/* A job during a call about it, or between its Capture or Prepare and its Finish. */
 struct ptc_agent_job {
 	struct ptc_agent_job *next;
 	char uuid[37];
@@ -40,6 +41,9 @@ struct ptc_agent_job {
 	/* What Prepare has found missing, for Pull; NULL: nothing, or it is not known. Only the running operation uses
 	 * it, and only while `prepared`. */
 	struct ptc_kept_fill *fill;
+	/* Digests of what the last Capture has copied, for the Pull of the same switch; NULL: there are none. Only the
+	 * running operation uses them. */
+	struct ptc_captured *captured;
 };
 
 /* Blocks of a job that no try could heal, and the time of the next try. */

@@ -87,7 +87,7 @@ static void job_unref_locked(struct ptc_agent *agent, struct ptc_agent_job *job)
 	struct ptc_agent_job **at = &agent->shared.jobs;
 
 	/* one that was sent ordered requests is kept: it knows which came last */
-	if (--job->refs || job->prepared || job->seen_seq || job->reconciles)
+	if (--job->refs || job->prepared || job->captured || job->seen_seq || job->reconciles)
 		return;
 	while (*at != job)
 		at = &(*at)->next;

@@ -530,6 +530,9 @@ static int take(struct ptc_capture *c, struct ptc_error *err)
 	size_t remote;
 	int rc;
 
+	ptc_captured_keep(c->op.job, NULL);
+	if (!c->req->release) /* a switch that ends the ranks */
+		c->captured = ptc_captured_new(PTC_CAPTURED_BAND, PTC_CAPTURED_RUN);
 	if (c->req->held)
 		keep_held(c);
 	rc = slots_check(c, err);
@@ -566,6 +569,11 @@ static int take(struct ptc_capture *c, struct ptc_error *err)
 		rc = ptc_captured_write(c, err);
 	if (rc == 0)
 		rc = ptc_table_seal(c->table, err);
+	if (!rc && c->captured) {
+		ptc_captured_seal(c->captured, c->table);
+		ptc_captured_keep(c->op.job, c->captured);
+		c->captured = NULL;
+	}
 	if (rc) {
 		c->table = ptc_table_unref(c->table);
 		c->parts = ptc_table_unref(c->parts);
@@ -701,6 +709,7 @@ int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_erro
 	ptc_free(c.extents);
 	ptc_free(c.exposed_extents);
 	ptc_free(c.digests);
+	ptc_captured_free(c.captured);
 	ptc_free(c.ranks);
 	ptc_geometry_put(c.ref);
 	ptc_agent_leave(&c.op);

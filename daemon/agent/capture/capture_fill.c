@@ -336,7 +336,7 @@ static int digest_slice(const struct fill *f, int64_t bytes, struct ptc_error *e
 	const struct ptc_digest_fill d = { f->c->table, f->c->g, f->c->needs, f->c->digests }; /* nothing of parts */
 
 	ptc_table_extent_ready(f->c->table, f->extent, 0, bytes);
-	return ptc_digest_part(&d, f->extent, f->box->item, f->slice, err);
+	return ptc_captured_digest(f->c->captured, &d, f->extent, f->box->item, f->slice, err);
 }
 
 static int each_slice(struct fill *f, bool copy, bool digest, struct ptc_error *err)

@@ -7,6 +7,7 @@
 #include "daemon/store/store_key.h"
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/agent/geometry/replica_votes.h"
+#include "daemon/agent/capture/captured_digests.h"
 #include "daemon/agent/memory/copying.h"
 #include "daemon/agent/memory/strided.h"
 #include "daemon/agent/memory/rank_group.h"
@@ -69,8 +70,9 @@ struct ptc_capture {
 	uint64_t ticket;
 	bool broken; /* progress could not be sent */
 	_Atomic int64_t copied;
-	uint64_t *digests; /* of each need; complete once all extents are digested */
-	void *ranks;       /* rank states, encoded; then what differs */
+	uint64_t *digests;             /* of each need; complete once all extents are digested */
+	struct ptc_captured *captured; /* digests for the Pull of the switch; NULL: none are kept */
+	void *ranks;                   /* rank states, encoded; then what differs */
 	size_t ranks_len;
 	struct {
 		pthread_mutex_t lock;

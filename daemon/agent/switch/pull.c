@@ -17,6 +17,7 @@
 #include "daemon/store/store_read.h"
 #include "daemon/agent/calls/task_pool.h"
 #include "daemon/agent/tables/node_digest.h"
+#include "daemon/agent/capture/captured_digests.h"
 #include "daemon/agent/transfer/transfer.h"
 
 #include "base/alloc.h"
@@ -468,6 +469,7 @@ static int pull_fill(struct pull *p, bool pushed, struct ptc_error *err)
 static int pull(struct pull *p, const Ptc__V1__PullRequest *req, struct ptc_error *err)
 {
 	struct ptc_digest_job digest = { .stop = pull_stopped, .tick = progress_send, .arg = p };
+	struct ptc_captured_known known;
 	struct ptc_table_key key;
 	int rc = ptc_switch_view_init(&p->view, p->op.agent, req->info, err);
 
@@ -491,6 +493,14 @@ static int pull(struct pull *p, const Ptc__V1__PullRequest *req, struct ptc_erro
 	digest.digests = p->digests;
 	digest.done = p->fill.missing.v;
 	digest.ndone = p->ndigested;
+	if (!rc && p->view.from) {
+		key = ptc_geometry_key(&p->view.from->g);
+		known = (struct ptc_captured_known){ .captured = ptc_captured_of(p->op.job, &key),
+						     .table = p->table,
+						     .g = &p->view.to->g };
+		digest.known = known.captured ? ptc_captured_known : NULL;
+		digest.known_arg = &known;
+	}
 	if (rc == 0)
 		rc = ptc_digest_needs(&digest, err);
 	return rc ? rc : pull_reply(p, err);

@@ -8,6 +8,7 @@
  * nothing and pulls everything. A node that lost all chunks of the job makes new ones as soon as no committed document
  * names its tables. */
 #include "daemon/agent/calls/wire.h"
+#include "daemon/agent/capture/captured_digests.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"
@@ -335,6 +336,7 @@ static void finish_prepared(struct ptc_agent_op *op, const Ptc__V1__FinishReques
 	bool named = false;
 
 	ptc_fill_forget(op->job);
+	ptc_captured_keep(op->job, NULL);
 	pthread_mutex_lock(&op->agent->shared.lock);
 	op->job->prepared = false;
 	for (size_t i = 0; i < req->n_keep; i++)

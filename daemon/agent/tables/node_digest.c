@@ -30,6 +30,7 @@ struct digester {
 	size_t ntasks, cap;
 	struct ptc_boxes cuts;
 	struct ptc_boxes rest, next; /* of the need at hand; kept from need to need for their memory */
+	struct ptc_boxes unknown;    /* likewise */
 	struct ptc_verified seen[PTC_AGENT_DIGEST_THREADS];
 };
 
@@ -43,7 +44,7 @@ static int task_push(struct digester *d, size_t need, const struct ptc_box *box)
 	return 0;
 }
 
-static int tasks_of(struct digester *d, size_t need, const struct ptc_box *box)
+static int tasks_cut(struct digester *d, size_t need, const struct ptc_box *box)
 {
 	struct ptc_boxes cut = { 0 };
 	int rc;
@@ -54,6 +55,20 @@ static int tasks_of(struct digester *d, size_t need, const struct ptc_box *box)
 	for (size_t k = 0; !rc && k < cut.n; k++)
 		rc = task_push(d, need, &cut.v[k]);
 	ptc_boxes_done(&cut);
+	return rc;
+}
+
+static int tasks_of(struct digester *d, size_t need, const struct ptc_box *box)
+{
+	const struct ptc_digest_job *job = d->job;
+	int rc;
+
+	if (!job->known)
+		return tasks_cut(d, need, box);
+	d->unknown.n = 0;
+	rc = job->known(job->known_arg, job->needs->v[need].item, box, &job->digests[need], &d->unknown);
+	for (size_t i = 0; !rc && i < d->unknown.n; i++)
+		rc = tasks_cut(d, need, &d->unknown.v[i]);
 	return rc;
 }
 
@@ -143,23 +158,25 @@ static void digest_tick(void *arg)
 int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err)
 {
 	struct digester d = { .job = job };
-	int rc = tasks_make(&d, err);
-	struct ptc_task_pool task_pool = { .ntasks = d.ntasks,
-					   .threads = PTC_AGENT_DIGEST_THREADS,
+	struct ptc_task_pool task_pool = { .threads = PTC_AGENT_DIGEST_THREADS,
 					   .run = task_run,
 					   .stop = digest_stop,
 					   .tick = digest_tick,
 					   .arg = &d,
 					   .what = "digesting" };
+	int rc;
 
 	if (!job->ndone)
 		memset(job->digests, 0, job->needs->n * sizeof *job->digests);
+	rc = tasks_make(&d, err);
+	task_pool.ntasks = d.ntasks;
 	if (rc == 0)
 		rc = ptc_task_pool_run(&task_pool, err);
 	ptc_free(d.tasks);
 	ptc_boxes_done(&d.cuts);
 	ptc_boxes_done(&d.rest);
 	ptc_boxes_done(&d.next);
+	ptc_boxes_done(&d.unknown);
 	return rc;
 }
 

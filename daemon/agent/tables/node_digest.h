@@ -19,6 +19,10 @@ struct ptc_digest_job {
 	const struct ptc_store_box *done; /* boxes that digests contain already, sorted by item and disjoint */
 	/* 0: digests are computed anew; otherwise digests of the other boxes are added to them */
 	size_t ndone;
+	/* Adds to *digest what is known of a box of the item, and appends the rest of the box. Returns 0 or PTC_ENOMEM.
+	 * NULL: nothing is known. */
+	int (*known)(void *arg, uint32_t item, const struct ptc_box *box, uint64_t *digest, struct ptc_boxes *rest);
+	void *known_arg;
 };
 int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err);
 /* Digests an extent in slices while it is filled. The bytes are then in the processor's cache, so digests and checksums
