@@ -22,6 +22,7 @@
 #include "daemon/agent/fill/fill_files.h"
 #include "daemon/agent/tables/import_window.h"
 #include "daemon/agent/tables/tables.h"
+#include "daemon/api/queries/event_feed.h"
 #include "daemon/api/recover/recover.h"
 #include "daemon/api/recover/replaced.h"
 #include "daemon/controller/recovery.h"
@@ -426,8 +427,10 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	d->pins = ptc_pins_new();
 	d->import_windows = ptc_import_windows_new();
 	d->fill_files = ptc_fill_files_new();
+	d->event_feed = ptc_event_feed_new();
 	d->samples = ptc_samples_new(&(struct ptc_samples_opts){ &d->config, d->loop, d->cluster, d->channels });
-	if (rc == 0 && (!d->read_views || !d->pins || !d->samples || !d->import_windows || !d->fill_files))
+	if (rc == 0 &&
+	    (!d->read_views || !d->pins || !d->samples || !d->import_windows || !d->fill_files || !d->event_feed))
 		rc = ptc_nomem(err);
 	if (rc == 0)
 		rc = ptc_rpc_client_new(d->loop, &d->client, err);
@@ -750,6 +753,7 @@ void ptc_process_stop(struct process *p)
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
 	d->import_windows = ptc_import_windows_free(d->import_windows);
 	d->fill_files = ptc_fill_files_free(d->fill_files);
+	d->event_feed = ptc_event_feed_free(d->event_feed);
 	d->controllers.measuring = ptc_measuring_free(d->controllers.measuring); /* calls that make jobs use it */
 	p->planning = ptc_planning_free(p->planning);
 	d->samples = ptc_samples_free(d->samples);

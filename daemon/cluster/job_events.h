@@ -24,5 +24,5 @@ struct ptc_event_line *ptc_event_line_free(struct ptc_event_line *l, bool happen
 /* A daemon remembers the events that it wrote and that ptc_events_remember read, for times when etcd is unreachable.
  * Any thread; ptc_events_remember blocks. */
 void ptc_events_remember(struct ptc_etcd *etcd, const char *uuid);       /* reads the job's events from etcd */
-int ptc_events_remembered(const char *uuid, struct ptc_event_texts *to); /* adds them, in no order; 0 or PTC_ENOMEM */
+int ptc_events_remembered(const char *uuid, struct ptc_read_events *to); /* adds them, in no order; 0 or PTC_ENOMEM */
 void ptc_events_free(void);
