@@ -25,6 +25,7 @@
 #include "daemon/api/queries/event_feed.h"
 #include "daemon/api/recover/recover.h"
 #include "daemon/api/recover/replaced.h"
+#include "daemon/config/cert_end.h"
 #include "daemon/controller/recovery.h"
 #include "daemon/gpu/node/health_check.h"
 #include "daemon/gpu/node/node_devices.h"
@@ -47,11 +48,12 @@
 #include <unistd.h>
 
 #define TICK_MS           200
-#define LOOK_TICKS        25    /* between looks at etcd's database */
-#define CONNECTION_TICKS  5     /* between counts of connections, for their memory */
-#define TIDY_TICKS        10    /* between attempts to remove what could not be removed */
-#define DEVICES_TICKS     5     /* between looks at what is known of this node's devices */
-#define DEVICES_AGE_MS    30000 /* how old that may be: a driver may have to wake its devices */
+#define LOOK_TICKS        25     /* between looks at etcd's database */
+#define CONNECTION_TICKS  5      /* between counts of connections, for their memory */
+#define TIDY_TICKS        10     /* between attempts to remove what could not be removed */
+#define CERT_TICKS        108000 /* six hours: between looks at the ends of certificates */
+#define DEVICES_TICKS     5      /* between looks at what is known of this node's devices */
+#define DEVICES_AGE_MS    30000  /* how old that may be: a driver may have to wake its devices */
 #define SHUTDOWN_GRACE_MS 1000
 #define STALL_MS          60000 /* an export whose reader has stopped gives its memory to the next */
 #define IDLE_MS           5000  /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
@@ -141,6 +143,21 @@ static void look_at_devices(struct process *p)
 	ptc_live_devices(&p->d);
 }
 
+static void cert_look(void *arg, struct ptc_etcd *etcd)
+{
+	(void)etcd;
+	ptc_cert_end_look(arg);
+}
+
+/* Soon after the start, and then a few times a day. */
+static void look_at_certificates(struct process *p)
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, cert_look }, { 0 } };
+
+	if (p->idle.ticks % CERT_TICKS == 1)
+		(void)ptc_cluster_steps(p->d.cluster, "certificates", steps, NULL, &p->d.config);
+}
+
 static void on_tick(uv_timer_t *timer)
 {
 	struct process *p = timer->data;
@@ -149,6 +166,7 @@ static void on_tick(uv_timer_t *timer)
 	if (++p->idle.ticks % (IDLE_MS / TICK_MS) == 0)
 		give_back(p);
 	look_at_devices(p);
+	look_at_certificates(p);
 	ptc_cluster_tick(p->d.cluster);
 	ptc_cut_off_tick(p->cut_off);
 	if (p->d.workers)

@@ -92,6 +92,21 @@ void ptc_events_remember(struct ptc_etcd *etcd, const char *uuid)
 	ptc_etcd_kvs_done(&kvs);
 }
 
+int ptc_events_read(struct ptc_etcd *etcd, const char *uuid, struct ptc_read_events *to, struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	char prefix[96];
+	int rc;
+
+	snprintf(prefix, sizeof prefix, "/ptc/events/%s/", uuid);
+	rc = ptc_etcd_get(etcd, prefix, true, 0, &kvs, err);
+	for (size_t i = 0; rc == 0 && i < kvs.n; i++)
+		rc = ptc_read_events_add(to, strtoull(kvs.kv[i].key + strlen(prefix), NULL, 10), kvs.kv[i].value,
+					 kvs.kv[i].len);
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
 int ptc_events_remembered(const char *uuid, struct ptc_read_events *to)
 {
 	struct line *found = ptc_calloc(RING, sizeof *found);
