@@ -22,8 +22,10 @@
 #include "daemon/agent/fill/fill_files.h"
 #include "daemon/agent/tables/import_window.h"
 #include "daemon/agent/tables/tables.h"
+#include "daemon/api/queries/event_feed.h"
 #include "daemon/api/recover/recover.h"
 #include "daemon/api/recover/replaced.h"
+#include "daemon/config/cert_end.h"
 #include "daemon/controller/recovery.h"
 #include "daemon/gpu/node/health_check.h"
 #include "daemon/gpu/node/node_devices.h"
@@ -46,11 +48,12 @@
 #include <unistd.h>
 
 #define TICK_MS           200
-#define LOOK_TICKS        25    /* between looks at etcd's database */
-#define CONNECTION_TICKS  5     /* between counts of connections, for their memory */
-#define TIDY_TICKS        10    /* between attempts to remove what could not be removed */
-#define DEVICES_TICKS     5     /* between looks at what is known of this node's devices */
-#define DEVICES_AGE_MS    30000 /* how old that may be: a driver may have to wake its devices */
+#define LOOK_TICKS        25     /* between looks at etcd's database */
+#define CONNECTION_TICKS  5      /* between counts of connections, for their memory */
+#define TIDY_TICKS        10     /* between attempts to remove what could not be removed */
+#define CERT_TICKS        108000 /* six hours: between looks at the ends of certificates */
+#define DEVICES_TICKS     5      /* between looks at what is known of this node's devices */
+#define DEVICES_AGE_MS    30000  /* how old that may be: a driver may have to wake its devices */
 #define SHUTDOWN_GRACE_MS 1000
 #define STALL_MS          60000 /* an export whose reader has stopped gives its memory to the next */
 #define IDLE_MS           5000  /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
@@ -140,6 +143,21 @@ static void look_at_devices(struct process *p)
 	ptc_live_devices(&p->d);
 }
 
+static void cert_look(void *arg, struct ptc_etcd *etcd)
+{
+	(void)etcd;
+	ptc_cert_end_look(arg);
+}
+
+/* Soon after the start, and then a few times a day. */
+static void look_at_certificates(struct process *p)
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, cert_look }, { 0 } };
+
+	if (p->idle.ticks % CERT_TICKS == 1)
+		(void)ptc_cluster_steps(p->d.cluster, "certificates", steps, NULL, &p->d.config);
+}
+
 static void on_tick(uv_timer_t *timer)
 {
 	struct process *p = timer->data;
@@ -148,6 +166,7 @@ static void on_tick(uv_timer_t *timer)
 	if (++p->idle.ticks % (IDLE_MS / TICK_MS) == 0)
 		give_back(p);
 	look_at_devices(p);
+	look_at_certificates(p);
 	ptc_cluster_tick(p->d.cluster);
 	ptc_cut_off_tick(p->cut_off);
 	if (p->d.workers)
@@ -426,8 +445,10 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	d->pins = ptc_pins_new();
 	d->import_windows = ptc_import_windows_new();
 	d->fill_files = ptc_fill_files_new();
+	d->event_feed = ptc_event_feed_new();
 	d->samples = ptc_samples_new(&(struct ptc_samples_opts){ &d->config, d->loop, d->cluster, d->channels });
-	if (rc == 0 && (!d->read_views || !d->pins || !d->samples || !d->import_windows || !d->fill_files))
+	if (rc == 0 &&
+	    (!d->read_views || !d->pins || !d->samples || !d->import_windows || !d->fill_files || !d->event_feed))
 		rc = ptc_nomem(err);
 	if (rc == 0)
 		rc = ptc_rpc_client_new(d->loop, &d->client, err);
@@ -750,6 +771,7 @@ void ptc_process_stop(struct process *p)
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
 	d->import_windows = ptc_import_windows_free(d->import_windows);
 	d->fill_files = ptc_fill_files_free(d->fill_files);
+	d->event_feed = ptc_event_feed_free(d->event_feed);
 	d->controllers.measuring = ptc_measuring_free(d->controllers.measuring); /* calls that make jobs use it */
 	p->planning = ptc_planning_free(p->planning);
 	d->samples = ptc_samples_free(d->samples);

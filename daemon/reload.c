@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "daemon/config/cert_end.h"
 
 #include <string.h>
 #include <uv.h>
@@ -99,6 +100,7 @@ static void read_certificates(const struct ptc_reload *r)
 		return;
 	}
 	ptc_rpc_tls_renew();
+	ptc_cert_end_look(&r->d->config);
 	ptc_info("ptcd", "certificates are read again for new connections");
 }
 

@@ -485,6 +485,28 @@ static int h_echo(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	return 0;
 }
 
+/* Sends a message each time that somebody wakes it, and never by itself. */
+static struct ptc_rpc_call *_Atomic sleeper;
+
+static int woken_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct ptc_rpc_part p = { .data = arg, .len = 1 };
+	int rc = ptc_rpc_call_send(call, &p, 1, err);
+
+	ptc_rpc_call_again(call, PTC_RPC_WOKEN);
+	atomic_store(&sleeper, call);
+	return rc;
+}
+
+static int h_sleep(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	(void)arg, (void)err;
+	atomic_fetch_add(&stepping, 1);
+	ptc_rpc_call_follow(call, PTC_RPC_WOKEN, woken_step, ptc_calloc(1, 1), step_release);
+	ptc_rpc_call_wake(call); /* before it waits: not lost */
+	return 0;
+}
+
 /* One message as large as a spec may be. */
 static int h_large(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
@@ -508,6 +530,7 @@ static struct ptc_rpc_server *server_calls(char path[PATH_MAX_UN])
 	} methods[] = { { "/t.T/Steps", h_steps, PTC_RPC_BRIEF },
 			{ "/t.T/Bulk", h_bulk, PTC_RPC_BULK },
 			{ "/t.T/Echo", h_echo, PTC_RPC_BULK },
+			{ "/t.T/Sleep", h_sleep, PTC_RPC_BRIEF },
 			{ "/t.T/Large", h_large, PTC_RPC_BRIEF } };
 	struct ptc_rpc_server *srv = server_new(&so);
 
@@ -618,6 +641,43 @@ static void users_with_all_calls(void **state)
 	for (uid_t i = 0; i < PTC_ARRAY_LEN(bad); i++)
 		child_end(&bad[i], 0);
 	ptc_rpc_server_free(srv, 1000);
+}
+
+/* Each wake brings one message, whether the call waits or runs; without one there is none. */
+static void a_call_that_is_woken(void **state)
+{
+	char path[PATH_MAX_UN], target[PATH_MAX_UN + 5];
+	struct ptc_rpc_server *srv = server_calls(path);
+	struct ptc_rpc_channel_opts co = { .target = target };
+	struct ptc_rpc_part none = { .data = "", .len = 0 };
+	struct ptc_rpc_channel *ch;
+	struct ptc_rpc_message *m;
+	struct ptc_rpc_stream *s;
+	int was = atomic_load(&released);
+
+	(void)state;
+	snprintf(target, sizeof target, "unix:%s", path);
+	assert_int_equal(ptc_rpc_channel_new(&co, &ch, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_open(ch, "/t.T/Sleep", CALL_MS, NULL, 0, &s, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_send(s, &none, 1, NULL), 0);
+	for (int i = 0; i < 100; i++) {
+		struct ptc_rpc_call *call;
+
+		assert_int_equal(ptc_rpc_stream_recv(s, &m, NULL), 0);
+		ptc_rpc_message_done(m);
+		while (!(call = atomic_exchange(&sleeper, NULL)))
+			usleep(100); /* the step has sent, and is about to say so */
+		assert_false(ptc_rpc_stream_ready(s));
+		ptc_rpc_call_wake(call);
+	}
+	assert_int_equal(ptc_rpc_stream_recv(s, &m, NULL), 0);
+	ptc_rpc_message_done(m);
+	ptc_rpc_stream_free(s);
+	for (int i = 0; atomic_load(&released) == was && i < CALL_MS; i++)
+		usleep(1000); /* also a call that nobody wakes any more ends with its caller */
+	assert_int_equal(atomic_load(&released), was + 1);
+	ptc_rpc_channel_free(ch);
+	assert_null(ptc_rpc_server_free(srv, 0));
 }
 
 /* More bulk calls than get a thread, whose caller waits for the last before it sends to the others again. */
@@ -909,6 +969,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(users_with_all_calls),
 		cmocka_unit_test(steps),
 		cmocka_unit_test(bulk_steps),
+		cmocka_unit_test(a_call_that_is_woken),
 		cmocka_unit_test(calls_that_are_ready_at_once),
 		cmocka_unit_test(strangers_are_bounded),
 		cmocka_unit_test(strangers_who_connect_in_a_loop),

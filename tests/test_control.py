@@ -664,6 +664,43 @@ class Control(harness.Case):
                     answer.result()
             c.wait_nodes(["n0", "n1"], 60 * PATIENCE)
 
+    def test_events_followed(self):
+        """Who follows a job's events is told each of them once, and soon: also one with a lower number than the last, as of a daemon whose
+        clock is behind, and what comes after etcd was killed and started again."""
+        with self.cluster(nodes=2, devices=1) as c:
+            job = self.job(c)
+            job.imported("tp=2")
+            prefix = c.etcdctl("get", "/ptc/events/", "--prefix", "--keys-only", "--limit=1").stdout.strip().rpartition("/")[0]
+            with open(self.path("told"), "w") as out:
+                follower = subprocess.Popen([harness.program("ptcctl"), "events", "j", "--follow", "--format", "json"], stdout=out,
+                                            env=c.environment({"PTC_SOCKET": c.nodes["n1"].socket}))
+            self.addCleanup(follower.wait)
+            self.addCleanup(follower.kill) # before that
+
+            def told():
+                with open(self.path("told")) as f:
+                    return [json.loads(line) for line in f.read().split("\n")[:-1]]
+
+            def put(number, text):
+                event = {"version": 1, "time_ms": 1, "node": "n0", "kind": "test", "text": text}
+                c.etcdctl("put", f"{prefix}/{number:020}", json.dumps(event))
+                wait_for(lambda: any(e["text"] == text for e in told()), 60 * PATIENCE, text)
+
+            wait_for(lambda: any(e["kind"] == "committed" for e in told()), 60 * PATIENCE, "the events that there are")
+            last = told()[-1]["number"]
+            put(last + 10, "later")
+            put(last + 5, "behind")
+            put(last + 11, "again")
+            etcd = self.etcd_pid(c)
+            os.kill(etcd, signal.SIGKILL)
+            wait_for(lambda: c.etcdctl("get", "/ptc/cluster").returncode == 0, 60 * PATIENCE, "etcd to be back")
+            put(last + 12, "after etcd")
+            job.resize("tp=1")
+            wait_for(lambda: [e["kind"] for e in told()].count("committed") == 2, 60 * PATIENCE, "the switch's event")
+            numbers = [e["number"] for e in told()]
+            self.assertEqual(len(numbers), len(set(numbers)), "an event was told twice")
+            self.assertIsNone(follower.poll())
+
     def test_events_of_nodes_that_do_not_answer(self):
         """While etcd is unreachable the job's nodes are asked for its events, one after the other: eight that do not answer take about as long
         of whoever asks as one does, and he is told what the node at hand remembers."""

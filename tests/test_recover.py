@@ -738,7 +738,11 @@ class Recover(harness.Case):
             job.run("dp=2", check=False)
             status = job.wait_run("failed", 120)
             self.assertEqual(1, len(self.events(c, job, "recovering")))
-            self.assertIn("the same step has failed twice", self.events(c, job, "gave_up")[0]["text"])
+            text = self.events(c, job, "gave_up")[0]["text"]
+            self.assertIn("the same step has failed twice", text)
+            self.assertEqual(text, job.status()["run"]["gave_up"])
+            said = c.ptcctl("status", job.name).stdout
+            self.assertIn(f"given up: {text}\n`ptcctl run JOB` starts it", said)
             self.assertLessEqual(status["step"], 25)
             job.check_state(self, status["step"], self.path("kept"))
 

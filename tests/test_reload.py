@@ -131,6 +131,29 @@ class Reload(harness.Case):
             self.sign(c, "n1")
             job.check_whole(self)
 
+    def test_a_certificate_that_ends_soon(self):
+        """From 14 days before a node's certificate ends, its log and `ptcctl status` say so, and no longer once it is renewed."""
+        day = 24 * 3600
+        with self.cluster(nodes=1, devices=1, transport="tls") as c:
+            node = c.nodes["n0"]
+
+            def renewed(seconds):
+                end = self.sign(c, "n0", seconds)
+                self.hang_up(node, "certificates are read again")
+                wait_for(lambda: c.json("status")["daemon"]["certificate_ends_ms"] // 1000 == int(end.timestamp()), 60 * PATIENCE,
+                                 "the end of the certificate")
+
+            renewed(15 * day)
+            self.assertNotIn("certificate", c.ptcctl("status").stdout)
+            with open(node.log_file) as f:
+                self.assertNotIn("have it signed anew", f.read())
+            renewed(3 * day + day // 2)
+            self.assertIn("a certificate of node n0 ends in 3 days; have it signed anew", c.ptcctl("status").stdout)
+            with open(node.log_file) as f:
+                self.assertRegex(f.read(), r"tls.cert: .* ends in 3 days; have it signed anew, and send ptcd SIGHUP")
+            renewed(30 * day)
+            self.assertNotIn("certificate", c.ptcctl("status").stdout)
+
     @unittest.skipUnless(LONG, "waits for a certificate to expire: PTC_TEST_LONG=1")
     def test_expiry(self):
         """Certificates of two nodes that run expire; both were renewed before. A third node that is started afterwards reaches them,

@@ -92,7 +92,22 @@ void ptc_events_remember(struct ptc_etcd *etcd, const char *uuid)
 	ptc_etcd_kvs_done(&kvs);
 }
 
-int ptc_events_remembered(const char *uuid, struct ptc_event_texts *to)
+int ptc_events_read(struct ptc_etcd *etcd, const char *uuid, struct ptc_read_events *to, struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	char prefix[96];
+	int rc;
+
+	snprintf(prefix, sizeof prefix, "/ptc/events/%s/", uuid);
+	rc = ptc_etcd_get(etcd, prefix, true, 0, &kvs, err);
+	for (size_t i = 0; rc == 0 && i < kvs.n; i++)
+		rc = ptc_read_events_add(to, strtoull(kvs.kv[i].key + strlen(prefix), NULL, 10), kvs.kv[i].value,
+					 kvs.kv[i].len);
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+int ptc_events_remembered(const char *uuid, struct ptc_read_events *to)
 {
 	struct line *found = ptc_calloc(RING, sizeof *found);
 	size_t n = 0;
@@ -106,11 +121,11 @@ int ptc_events_remembered(const char *uuid, struct ptc_event_texts *to)
 		rc = found[n++].json ? 0 : PTC_ENOMEM;
 	}
 	pthread_mutex_unlock(&ring.lock);
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
 		if (rc == 0)
-			rc = ptc_event_texts_add(to, found[i].number, found[i].json);
-		else
-			ptc_free(found[i].json);
+			rc = ptc_read_events_add(to, found[i].number, found[i].json, strlen(found[i].json));
+		ptc_free(found[i].json);
+	}
 	ptc_free(found);
 	return rc;
 }

@@ -21,8 +21,11 @@ struct ptc_etcd_op ptc_event_line_op(const struct ptc_event_line *l); /* borrows
 /* happened: whether the transaction was made. Returns NULL; NULL ok. */
 struct ptc_event_line *ptc_event_line_free(struct ptc_event_line *l, bool happened);
 
+/* Reads the job's events from etcd, and adds them, in the order of their numbers. Blocks. */
+int ptc_events_read(struct ptc_etcd *etcd, const char *uuid, struct ptc_read_events *to, struct ptc_error *err);
+
 /* A daemon remembers the events that it wrote and that ptc_events_remember read, for times when etcd is unreachable.
  * Any thread; ptc_events_remember blocks. */
 void ptc_events_remember(struct ptc_etcd *etcd, const char *uuid);       /* reads the job's events from etcd */
-int ptc_events_remembered(const char *uuid, struct ptc_event_texts *to); /* adds them, in no order; 0 or PTC_ENOMEM */
+int ptc_events_remembered(const char *uuid, struct ptc_read_events *to); /* adds them, in no order; 0 or PTC_ENOMEM */
 void ptc_events_free(void);

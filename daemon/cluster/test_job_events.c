@@ -100,18 +100,17 @@ int __wrap_ptc_json_load(const char *what, const char *text, size_t len, json_t 
 
 static size_t remembered(const char *uuid, const char *text)
 {
-	struct ptc_event_texts all = { 0 };
+	struct ptc_read_events all = { 0 };
 	size_t n = 0;
 
 	assert_int_equal(ptc_events_remembered(uuid, &all), 0);
 	for (size_t i = 0; i < all.n; i++) {
-		json_t *ev = ptc_event_text_json(&all.v[i]);
+		const json_t *ev = all.v[i].json;
 
 		assert_true(json_integer_value(json_object_get(ev, "number")) > 0);
 		n += !text || strcmp(json_string_value(json_object_get(ev, "text")), text) == 0;
-		json_decref(ev);
 	}
-	ptc_event_texts_done(&all);
+	ptc_read_events_done(&all);
 	return n;
 }
 

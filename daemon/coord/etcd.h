@@ -50,6 +50,11 @@ void ptc_etcd_kvs_done(struct ptc_etcd_kvs *kvs);
 int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_keys, struct ptc_etcd_kvs *ret_kvs,
 		 struct ptc_error *err);
 
+/* Reads the keys with a prefix that were written after a revision; 0: all. The next read goes on from
+ * ret_kvs->revision. */
+int ptc_etcd_get_since(struct ptc_etcd *e, const char *prefix, int64_t since, struct ptc_etcd_kvs *ret_kvs,
+		       struct ptc_error *err);
+
 /* Lists the keys with a prefix, with empty values. For values that are long and not needed. */
 int ptc_etcd_get_keys(struct ptc_etcd *e, const char *prefix, struct ptc_etcd_kvs *ret_kvs, struct ptc_error *err);
 
@@ -120,6 +125,10 @@ typedef void (*ptc_watch_fn)(void *arg, enum ptc_watch_kind kind, const struct p
 struct ptc_etcd_watch;
 int ptc_etcd_watch_new(struct ptc_etcd *e, const char *prefix, ptc_watch_fn fn, void *arg,
 		       struct ptc_etcd_watch **ret_watch, struct ptc_error *err);
+/* The same without a listing: RESET and SYNCED, and no key between them. A reader that reads after each SYNCED, and
+ * after each change, misses nothing. For prefixes with many keys, of which few matter. */
+int ptc_etcd_watch_changes(struct ptc_etcd *e, const char *prefix, ptc_watch_fn fn, void *arg,
+			   struct ptc_etcd_watch **ret_watch, struct ptc_error *err);
 struct ptc_etcd_watch *ptc_etcd_watch_free(struct ptc_etcd_watch *w); /* NULL ok */
 
 /* ---- the local coordinator: Debian's etcd as a supervised child --------- */

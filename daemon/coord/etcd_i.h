@@ -63,6 +63,7 @@ struct ptc_etcd_lister {
 	void (*restart)(void *arg);
 	void *arg;
 	bool keys_only; /* the values are empty */
+	int64_t since;  /* only keys that have changed after this revision; 0: all */
 };
 int ptc_etcd_list(struct ptc_etcd *e, const char *key, bool prefix, const struct ptc_etcd_lister *to,
 		  int64_t *ret_revision, struct ptc_error *err);

@@ -111,7 +111,7 @@ void ptc_etcd_kvs_done(struct ptc_etcd_kvs *kvs)
 struct cursor {
 	ProtobufCBinaryData from, end; /* from is owned */
 	int64_t revision;              /* 0 until the first page */
-	int64_t limit;
+	int64_t limit, since;
 	bool more, keys_only;
 };
 
@@ -127,6 +127,7 @@ static int fetch_page(struct ptc_etcd *e, struct cursor *c, Ptc__Etcd__RangeResp
 		req.limit = c->limit;
 		req.revision = c->revision;
 		req.keys_only = c->keys_only;
+		req.min_mod_revision = c->since ? c->since + 1 : 0;
 		rc = ptc_etcd_call(e, PTC_ETCD_REPEATABLE, "/etcdserverpb.KV/Range", &req.base,
 				   &ptc__etcd__range_response__descriptor, 0, &reply, err);
 		if (rc != PTC_ELIMIT || c->limit <= PAGE_MIN)
@@ -204,7 +205,7 @@ int ptc_etcd_list(struct ptc_etcd *e, const char *key, bool prefix, const struct
 	if (rc)
 		return rc;
 	for (int i = 0; i <= LIST_RESTARTS; i++) {
-		struct cursor c = { .end = end, .limit = PAGE_MIN, .keys_only = to->keys_only };
+		struct cursor c = { .end = end, .limit = PAGE_MIN, .since = to->since, .keys_only = to->keys_only };
 		char *from = ptc_strdup(key);
 
 		rc = from ? 0 : ptc_nomem(&why);
@@ -250,15 +251,18 @@ static void collect_restart(void *arg)
 	c->cap = 0;
 }
 
-static int get(struct ptc_etcd *e, const char *key, bool prefix, bool keys_only, size_t max_keys,
+/* like: which keys, and how much of them. */
+static int get(struct ptc_etcd *e, const char *key, bool prefix, struct ptc_etcd_lister like, size_t max_keys,
 	       struct ptc_etcd_kvs *ret_kvs, struct ptc_error *err)
 {
 	struct collect c = { .max = max_keys ? max_keys : PTC_ETCD_KEYS_MAX };
-	struct ptc_etcd_lister to = { collect_key, collect_restart, &c, keys_only };
 	int rc = check_key(key, err);
 
+	like.key = collect_key;
+	like.restart = collect_restart;
+	like.arg = &c;
 	if (!rc)
-		rc = ptc_etcd_list(e, key, prefix, &to, &c.kvs.revision, err);
+		rc = ptc_etcd_list(e, key, prefix, &like, &c.kvs.revision, err);
 	if (rc) {
 		ptc_etcd_kvs_done(&c.kvs);
 		return rc;
@@ -270,12 +274,18 @@ static int get(struct ptc_etcd *e, const char *key, bool prefix, bool keys_only,
 int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_keys, struct ptc_etcd_kvs *ret_kvs,
 		 struct ptc_error *err)
 {
-	return get(e, key, prefix, false, max_keys, ret_kvs, err);
+	return get(e, key, prefix, (struct ptc_etcd_lister){ 0 }, max_keys, ret_kvs, err);
+}
+
+int ptc_etcd_get_since(struct ptc_etcd *e, const char *prefix, int64_t since, struct ptc_etcd_kvs *ret_kvs,
+		       struct ptc_error *err)
+{
+	return get(e, prefix, true, (struct ptc_etcd_lister){ .since = since }, 0, ret_kvs, err);
 }
 
 int ptc_etcd_get_keys(struct ptc_etcd *e, const char *prefix, struct ptc_etcd_kvs *ret_kvs, struct ptc_error *err)
 {
-	return get(e, prefix, true, true, 0, ret_kvs, err);
+	return get(e, prefix, true, (struct ptc_etcd_lister){ .keys_only = true }, 0, ret_kvs, err);
 }
 
 int ptc_etcd_count(struct ptc_etcd *e, const char *prefix, size_t *ret_n, struct ptc_error *err)

@@ -11,7 +11,10 @@
  * again from whichever endpoint answers. That is right also where the stream
  * could have been resumed (compaction, a restored or replaced etcd with lower
  * revisions), and listings are small. Rounds that fail are 100 ms to 2 s apart.
- * The listing is streamed to the callback: nothing is held but one page. */
+ * The listing is streamed to the callback: nothing is held but one page.
+ *
+ * A watch of changes alone lists nothing: it asks for the key that is the
+ * prefix itself, whose answer has the revision. */
 #include "daemon/coord/etcd_i.h"
 
 #include "base/alloc.h"
@@ -31,6 +34,7 @@ struct ptc_etcd_watch {
 	char *prefix;
 	ptc_watch_fn fn;
 	void *arg;
+	bool lists;       /* what is there, before changes */
 	int64_t revision; /* everything up to it was delivered */
 };
 
@@ -74,7 +78,7 @@ static int list(struct ptc_etcd_watch *w, struct ptc_error *err)
 	int rc;
 
 	w->fn(w->arg, PTC_WATCH_RESET, NULL);
-	rc = ptc_etcd_list(w->e, w->prefix, true, &to, &w->revision, err);
+	rc = ptc_etcd_list(w->e, w->prefix, w->lists, &to, &w->revision, err);
 	if (rc == 0)
 		w->fn(w->arg, PTC_WATCH_SYNCED, NULL);
 	return rc;
@@ -204,8 +208,8 @@ static void watch_run(struct ptc_etcd_task *t)
 	}
 }
 
-int ptc_etcd_watch_new(struct ptc_etcd *e, const char *prefix, ptc_watch_fn fn, void *arg,
-		       struct ptc_etcd_watch **ret_watch, struct ptc_error *err)
+static int watch_new(struct ptc_etcd *e, const char *prefix, bool lists, ptc_watch_fn fn, void *arg,
+		     struct ptc_etcd_watch **ret_watch, struct ptc_error *err)
 {
 	struct ptc_etcd_watch *w;
 	int rc;
@@ -218,6 +222,7 @@ int ptc_etcd_watch_new(struct ptc_etcd *e, const char *prefix, ptc_watch_fn fn, 
 	w->e = e;
 	w->fn = fn;
 	w->arg = arg;
+	w->lists = lists;
 	w->prefix = ptc_strdup(prefix);
 	rc = w->prefix ? ptc_etcd_task_start(&w->task, e, "ptc-watch", watch_run, err) : ptc_nomem(err);
 	if (rc) {
@@ -227,6 +232,18 @@ int ptc_etcd_watch_new(struct ptc_etcd *e, const char *prefix, ptc_watch_fn fn, 
 	}
 	*ret_watch = w;
 	return 0;
+}
+
+int ptc_etcd_watch_new(struct ptc_etcd *e, const char *prefix, ptc_watch_fn fn, void *arg,
+		       struct ptc_etcd_watch **ret_watch, struct ptc_error *err)
+{
+	return watch_new(e, prefix, true, fn, arg, ret_watch, err);
+}
+
+int ptc_etcd_watch_changes(struct ptc_etcd *e, const char *prefix, ptc_watch_fn fn, void *arg,
+			   struct ptc_etcd_watch **ret_watch, struct ptc_error *err)
+{
+	return watch_new(e, prefix, false, fn, arg, ret_watch, err);
 }
 
 struct ptc_etcd_watch *ptc_etcd_watch_free(struct ptc_etcd_watch *w)

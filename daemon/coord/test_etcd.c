@@ -648,6 +648,70 @@ static void a_compacted_watch_lists_again(void **state)
 	ptc_etcd_watch_free(w);
 }
 
+/* Reads whatever was written since its last read: after each start of the watch, and after each change. */
+struct reader {
+	pthread_mutex_t lock;
+	int64_t revision;
+	int puts, read, synced;
+	bool hurt;
+};
+
+static void read_on(void *arg, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	struct reader *r = arg;
+	struct ptc_etcd_kvs kvs = { 0 };
+
+	(void)kv;
+	pthread_mutex_lock(&r->lock);
+	r->synced += kind == PTC_WATCH_SYNCED;
+	r->puts += kind == PTC_WATCH_PUT;
+	if (kind == PTC_WATCH_SYNCED && !r->hurt) { /* between the start and the stream: compacted away */
+		r->hurt = true;
+		write_and_compact(NULL);
+	} else if (kind != PTC_WATCH_RESET && ptc_etcd_get_since(fx.e, "/wc/", r->revision, &kvs, NULL) == 0) {
+		r->read += (int)kvs.n;
+		r->revision = kvs.revision;
+		ptc_etcd_kvs_done(&kvs);
+	}
+	pthread_mutex_unlock(&r->lock);
+}
+
+static bool has_read(struct reader *r, int n)
+{
+	for (int64_t until = now_ms() + 5000;; sleep_ms(10)) {
+		int got;
+
+		pthread_mutex_lock(&r->lock);
+		got = r->read;
+		pthread_mutex_unlock(&r->lock);
+		if (got == n || now_ms() > until)
+			return got == n;
+	}
+}
+
+/* A reader of changes alone misses nothing, reads no key twice, and no key that was there before. */
+static void a_watch_of_changes_lists_nothing(void **state)
+{
+	static struct reader r = { .lock = PTHREAD_MUTEX_INITIALIZER }; /* outlives a failed test */
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_etcd_watch *w = NULL;
+
+	OK(ptc_etcd_put(fx.e, "/wc/b", "1", 1, 0, NULL, &ok_err));
+	OK(ptc_etcd_get_since(fx.e, "/wc/", 0, &kvs, &ok_err));
+	assert_true(kvs.n > 0);
+	r.revision = kvs.revision;
+	ptc_etcd_kvs_done(&kvs);
+	OK(ptc_etcd_watch_changes(fx.e, "/wc/", read_on, &r, &w, &ok_err));
+	assert_true(has_read(&r, 2)); /* a and c of write_and_compact */
+	OK(ptc_etcd_put(fx.e, "/wc/e", "1", 1, 0, NULL, &ok_err));
+	assert_true(has_read(&r, 3));
+	pthread_mutex_lock(&r.lock);
+	assert_int_equal(r.puts, 1);
+	assert_int_equal(r.synced, 2);
+	pthread_mutex_unlock(&r.lock);
+	ptc_etcd_watch_free(w);
+}
+
 /* ---- the database ----------------------------------------------------------------- */
 
 #define VALUE_BYTES (256 << 10)
@@ -1322,6 +1386,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_silent_etcd_loses_the_lease),
 		cmocka_unit_test(a_watch_lists_then_follows),
 		cmocka_unit_test(a_compacted_watch_lists_again),
+		cmocka_unit_test(a_watch_of_changes_lists_nothing),
 		cmocka_unit_test(freeing_the_client_stops_its_threads),
 		cmocka_unit_test(a_database_is_kept_small),
 		cmocka_unit_test(a_database_beside_a_list_is_kept_small),

@@ -4,6 +4,7 @@
  * Labels are names of jobs this daemon controls or runs ranks of (at most JOBS_MAX of each; the rest is counted), and
  * words that are in this program: the number of series is bounded. Each job is shown by the one daemon that controls
  * it, so sums over nodes are right. Failure modes: metrics.h. */
+#include "daemon/config/cert_end.h"
 #include "daemon/gpu/node/node_devices.h"
 #include "daemon/scrub/scrub.h"
 #include "daemon/metrics/metrics.h"
@@ -53,7 +54,7 @@ struct sample {
 	/* read on the loop, when the rest is there */
 	uint64_t coordinator, epoch, unlisted, between, within, captured, bound, checksums, healed, etcd_errors;
 	uint64_t device_kept, device_peer, device_host, near_bytes, near_failures;
-	uint64_t heap, heap_peak, heap_limit, database_limit, database_full;
+	uint64_t heap, heap_peak, heap_limit, database_limit, database_full, certificate_end;
 	struct ptc_scrub_progress scrub;
 	uint64_t unwell; /* devices */
 	struct ptc_cluster_database database;
@@ -136,6 +137,7 @@ static void gather(uv_work_t *work)
 		s->jobs[i].sum = ptc_workers_sum(m->o.workers, s->jobs[i].uuid);
 	read_process(s);
 	ptc_rpc_connections(&s->connections);
+	s->certificate_end = (uint64_t)ptc_cert_end_ms() / 1000;
 }
 
 static uint64_t count_unwell(struct ptc_node_devices *d)
@@ -629,6 +631,9 @@ static const struct metric metrics[] = {
 	  w_connections_ended },
 	{ "ptc_connection_bytes", "gauge", "", "Memory of connections, estimated; a part of the transport's share.",
 	  w_number, AT(connections.bytes) },
+	{ "ptc_certificate_end_seconds", "gauge", "",
+	  "Unix time at which the first of the node's certificates ends; 0: it has none.", w_number,
+	  AT(certificate_end) },
 	{ "ptc_etcd_request_seconds", "histogram", "", "Time of requests that etcd answered.", w_etcd },
 	{ "ptc_etcd_errors_total", "counter", "", "Requests that etcd did not answer.", w_number, AT(etcd_errors) },
 	{ "ptc_etcd_database_bytes", "gauge", "", "Size of etcd's database file, at the member that answers.", w_number,

@@ -428,7 +428,7 @@ void ptc_rpc_call_follow(struct ptc_rpc_call *call, int ms, ptc_rpc_step_fn step
 void ptc_rpc_call_again(struct ptc_rpc_call *call, int ms)
 {
 	call->again = true;
-	call->due_ns = ptc_sys_now_ns() + (int64_t)ms * 1000000;
+	call->due_ns = ms < 0 ? INT64_MAX : ptc_sys_now_ns() + (int64_t)ms * 1000000;
 }
 
 static void count(struct ptc_rpc_call *call)
@@ -446,6 +446,7 @@ static bool handle(struct ptc_rpc_call *call)
 	int rc = 0;
 
 	call->again = false;
+	atomic_store(&call->woken, false); /* before the step looks: what wakes from now on is news */
 	call->polled_ns = 0;
 	if (call->phase == PTC_RPC_HANDLER && is_revoked(call))
 		rc = ptc_error_set(&call->err, PTC_EPERM, "caller is not known: %s",
@@ -605,7 +606,7 @@ bool ptc_rpc_call_look(struct ptc_rpc_call *call, int64_t now_ns)
 		return !call->recv.pending;
 	case PTC_RPC_STEPS:
 		return !call->close.pending || atomic_load(&call->srv->cancelling) ||
-		       (!sending && now_ns >= call->due_ns);
+		       (!sending && (now_ns >= call->due_ns || atomic_load(&call->woken)));
 	case PTC_RPC_DRAIN:
 		return !sending;
 	default:

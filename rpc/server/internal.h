@@ -77,12 +77,14 @@ struct ptc_rpc_call {
 	void (*step_release)(void *arg);
 	bool again; /* the step asked for another one */
 	int64_t due_ns;
+	atomic_bool woken; /* since its last step began */
 
 	/* guarded by the server's lock */
 	enum ptc_rpc_call_state state;
 	bool counted; /* the call counts against its user's bound */
 	uint64_t turn;
 	int64_t waiting_ns, look_ns;
+	bool look_now; /* whatever look_ns says */
 };
 
 struct ptc_rpc_unix;  /* a unix listener, rpc/server/unix.c */

@@ -7,8 +7,8 @@
  * goes on with the call. More threads do not wait there, because each would take part in polling, and passing sockets
  * around among many is slow. At most max_calls threads run calls. There is one thread more, so calls are always
  * accepted, and callers with priority are recognized at once. A call that waits for its caller or for a time has no
- * thread. The waiter looks at such a call, soon at first and then less and less often, and makes the call ready. All of
- * this is in one lock; scans are of some hundred entries.
+ * thread. The waiter looks at such a call, soon at first and then less and less often, and when somebody wakes the
+ * call; it makes the call ready. All of this is in one lock; scans are of some hundred entries.
  *
  * Who may run, where users are bounded (max_calls_per_user): an eighth of the threads is reserved for root, and an
  * eighth for users. The brief calls of one user have at most an eighth. All bulk calls have at most five eighths. While
@@ -319,8 +319,9 @@ static int64_t look_locked(struct ptc_rpc_server *srv)
 
 		if (c->state != PTC_RPC_WAITING)
 			continue;
-		if (c->look_ns <= now) {
+		if (c->look_ns <= now || c->look_now) {
 			c->state = PTC_RPC_LOOKED;
+			c->look_now = false;
 			pthread_mutex_unlock(&srv->lock);
 			ready = ptc_rpc_call_look(c, now);
 			pthread_mutex_lock(&srv->lock);
@@ -350,6 +351,18 @@ static void *waiter_main(void *arg)
 	}
 	pthread_mutex_unlock(&srv->lock);
 	return NULL;
+}
+
+void ptc_rpc_call_wake(struct ptc_rpc_call *call)
+{
+	struct ptc_rpc_server *srv = call->srv;
+
+	atomic_store(&call->woken, true);
+	pthread_mutex_lock(&srv->lock);
+	call->look_now = true; /* one look: while its caller takes nothing, the call stays as it is */
+	srv->unlooked = true;
+	pthread_cond_signal(&srv->waiter_wake);
+	pthread_mutex_unlock(&srv->lock);
 }
 
 void ptc_rpc_server_load(const struct ptc_rpc_server *srv, int *ret_running, int *ret_waiting)

@@ -89,8 +89,12 @@ int ptc_rpc_call_send(struct ptc_rpc_call *call, const struct ptc_rpc_part *part
 typedef int (*ptc_rpc_step_fn)(void *arg, struct ptc_rpc_call *call, struct ptc_error *err);
 void ptc_rpc_call_follow(struct ptc_rpc_call *call, int ms, ptc_rpc_step_fn step, void *arg,
 			 void (*release)(void *arg));
-void ptc_rpc_call_again(struct ptc_rpc_call *call,
-			int ms); /* from a step: runs another step, once the sent messages have gone */
+/* From a step: runs another step after ms, once the sent messages have gone. PTC_RPC_WOKEN: once ptc_rpc_call_wake was
+ * called, since this step began. */
+#define PTC_RPC_WOKEN (-1)
+void ptc_rpc_call_again(struct ptc_rpc_call *call, int ms);
+/* Runs the call's next step as soon as it can run. Any thread, until `release` of the call has returned. */
+void ptc_rpc_call_wake(struct ptc_rpc_call *call);
 /* Of a brief call: the caller has not taken all that was sent, so a step that has more to send should come again. */
 bool ptc_rpc_call_full(const struct ptc_rpc_call *call);
 bool ptc_rpc_call_cancelled(

@@ -6,6 +6,7 @@
  * revoked. Failure modes: the first of these that does not hold; the message says what to do about it. */
 #include "rpc/trust/creds.h"
 
+#include "base/check.h"
 #include "base/cleanup.h"
 
 #include <errno.h>
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct files {
@@ -271,6 +273,26 @@ int ptc_rpc_tls_check(const struct ptc_rpc_tls *tls, const char *node_or_null, c
 		rc = check_revoked(f.cert, tls, err);
 	}
 	files_done(&f);
+	return rc;
+}
+
+int ptc_rpc_tls_ends(const char *cert_path, int64_t *ret_ms, struct ptc_error *err)
+{
+	struct files f = { 0 };
+	int rc = read_cert(cert_path, &f, err);
+	int64_t ends = INT64_MAX;
+
+	for (int i = -1; rc == 0 && i < sk_X509_num(f.chain); i++) {
+		struct tm tm;
+
+		if (ASN1_TIME_to_tm(X509_get0_notAfter(i < 0 ? f.cert : sk_X509_value(f.chain, i)), &tm) == 1)
+			ends = PTC_MIN(ends, (int64_t)timegm(&tm) * 1000);
+		else
+			rc = ptc_error_set(err, PTC_EINVAL, "%s: its end is not a time", cert_path);
+	}
+	files_done(&f);
+	if (rc == 0)
+		*ret_ms = ends;
 	return rc;
 }
 

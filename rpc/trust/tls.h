@@ -28,6 +28,9 @@ void ptc_rpc_tls_renew(void);
 int ptc_rpc_tls_check(const struct ptc_rpc_tls *tls, const char *node_or_null, const char **which,
 		      struct ptc_error *err);
 
+/* When the certificate in the file ends, or the first of those that follow it there. Unix time. */
+int ptc_rpc_tls_ends(const char *cert_path, int64_t *ret_ms, struct ptc_error *err);
+
 /* Makes one connection to HOST:PORT that asks for HTTP/2 and shows this certificate (cert_path NULL: none). Blocks. The
  * process must ignore SIGPIPE. */
 enum ptc_rpc_probe {

@@ -197,6 +197,12 @@ static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 		put_text(text);
 		putchar('\n');
 	}
+	text = json_string_value(json_object_get(run, "gave_up"));
+	if (text && *text) {
+		fputs("given up: ", stdout);
+		put_text(text);
+		puts("\n`ptcctl run JOB` starts it, and the count of restarts begins anew");
+	}
 	text = json_string_value(json_object_get(json_object_get(run, "recovery"), "waits"));
 	if (text && *text) {
 		put_text(text);

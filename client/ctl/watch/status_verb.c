@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* Which tensors no live node has, and where to look for them. */
 static void put_lost(const json_t *lost)
@@ -82,6 +83,25 @@ static void put_copies(const json_t *copies)
 	       nowhere ? "are to come, and for some there is no node" : "are to come");
 }
 
+#define CERTIFICATE_DAYS 14
+#define DAY_MS           INT64_C(86400000)
+
+static void put_certificate(const json_t *d)
+{
+	const char *node = json_string_value(json_object_get(d, "node"));
+	int64_t ends = json_integer_value(json_object_get(d, "certificate_ends_ms"));
+	int64_t left = ends - (int64_t)time(NULL) * 1000;
+
+	if (ends && left <= 0)
+		printf("warning: a certificate of node %s has ended; have it signed anew, and send ptcd SIGHUP "
+		       "(docs/install.md)\n",
+		       node ? node : "?");
+	else if (ends && left <= CERTIFICATE_DAYS * DAY_MS)
+		printf("warning: a certificate of node %s ends in %d days; have it signed anew, and send ptcd SIGHUP "
+		       "(docs/install.md)\n",
+		       node ? node : "?", (int)(left / DAY_MS));
+}
+
 /* What is wrong with the daemon that answered, if anything: nobody should read past it. */
 static void put_warnings(const struct ctl *c, const char *json)
 {
@@ -100,6 +120,7 @@ static void put_warnings(const struct ctl *c, const char *json)
 		     "committed");
 	if (json_is_true(json_object_get(d, "insecure")))
 		puts("warning: --insecure-loopback: peers are not authenticated");
+	put_certificate(d);
 	json_array_foreach(json_object_get(doc, "jobs"), i, job) {
 		put_absent(json_object_get(job, "absent"));
 		put_lost(json_object_get(job, "lost"));

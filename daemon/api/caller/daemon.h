@@ -15,6 +15,7 @@ struct ptc_samples;
 struct ptc_import_windows;
 struct ptc_fill_files;
 struct ptc_scrubber;
+struct ptc_event_feed;
 struct event;
 
 #define PTC_CONTROL_METHODS 42
@@ -51,4 +52,5 @@ struct ptc_daemon {
 	char waits[512];
 	struct ptc_api_method control[PTC_CONTROL_METHODS];
 	struct ptc_fill_files *fill_files;
+	struct ptc_event_feed *event_feed;
 };

@@ -1,40 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The call behind `ptcctl events`: a job's event log. Happy path: etcd has the log. While etcd is unreachable, the
  * answer has the events that this daemon and the daemons of the job's nodes remember (job_events.c). The answer has
- * each event once, all in one order, and the time up to which the events are complete. Failure modes: PEERS_MS is for
- * all nodes together: those that have not answered by then add nothing; nobody remembers anything: no lines, as for a
- * job without events. */
+ * each event once, and the time up to which the events are complete. A call that follows is woken by each new event
+ * (event_feed.h), and then reads from etcd only what was written since its last read, in the order of numbers. So an
+ * event with a lower number that comes later is told, too: clocks of daemons differ. Failure modes: PEERS_MS is for all
+ * nodes together: those that have not answered by then add nothing; nobody remembers anything: no lines, as for a job
+ * without events. While etcd is unreachable, a call that follows looks whenever the watch tries etcd again. */
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
+#include "daemon/api/queries/event_feed.h"
 #include "daemon/api/queries/queries.h"
 #include "daemon/cluster/job_events.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FOLLOW_POLL_MS 300
-#define FOLLOWERS_SLOW 16   /* so many of them and each asks half as often; etcd is asked 50 times a second at most */
-#define PEERS_MS       2000 /* for all nodes that are asked, one after the other: a thread is held meanwhile */
-#define PEERS_MAX      64
+#define PEERS_MS  2000 /* for all nodes that are asked, one after the other: a thread is held meanwhile */
+#define PEERS_MAX 64
 
-/* Those after `after`. */
-static int from_etcd(struct ptc_daemon *d, const char *uuid, uint64_t after, struct ptc_event_texts *to,
-		     struct ptc_error *err)
+struct followed {
+	struct ptc_daemon *d;
+	struct ptc_target t;
+	uint64_t after;   /* the highest number that was told; at first what the caller has */
+	uint32_t limit;   /* of the first look; 0: none */
+	int64_t revision; /* of the last read from etcd; 0: none */
+	bool guessed;     /* since then, remembered events were told: numbers alone say which */
+	bool follow;
+	struct ptc_event_follower follower;
+	struct ptc_read_events events; /* of the last look */
+	size_t at;                     /* the next one to send */
+};
+
+static int from_etcd(struct followed *f, struct ptc_error *err)
 {
 	struct ptc_etcd_kvs kvs = { 0 };
 	char prefix[96];
 	int rc;
 
-	snprintf(prefix, sizeof prefix, "/ptc/events/%s/", uuid);
-	rc = ptc_etcd_get(ptc_cluster_etcd(d->cluster), prefix, true, 0, &kvs, err);
-	for (size_t i = 0; rc == 0 && i < kvs.n; i++) {
-		uint64_t number = strtoull(kvs.kv[i].key + strlen(prefix), NULL, 10);
-
-		if (number > after)
-			rc = ptc_event_texts_add(to, number, ptc_strndup(kvs.kv[i].value, kvs.kv[i].len));
+	snprintf(prefix, sizeof prefix, "/ptc/events/%s/", f->t.meta.uuid);
+	rc = ptc_etcd_get_since(ptc_cluster_etcd(f->d->cluster), prefix, f->revision, &kvs, err);
+	if (rc == 0 && kvs.revision < f->revision) { /* etcd was restored from a backup */
+		ptc_etcd_kvs_done(&kvs);
+		f->guessed = true;
+		rc = ptc_etcd_get_since(ptc_cluster_etcd(f->d->cluster), prefix, 0, &kvs, err);
+	}
+	for (size_t i = 0; rc == 0 && i < kvs.n; i++)
+		rc = ptc_read_events_add(&f->events, strtoull(kvs.kv[i].key + strlen(prefix), NULL, 10),
+					 kvs.kv[i].value, kvs.kv[i].len);
+	if (rc == 0) {
+		ptc_read_events_sort(&f->events, f->revision && !f->guessed ? 0 : f->after);
+		f->revision = kvs.revision;
+		f->guessed = false;
 	}
 	ptc_etcd_kvs_done(&kvs);
 	return rc;
@@ -42,7 +61,7 @@ static int from_etcd(struct ptc_daemon *d, const char *uuid, uint64_t after, str
 
 /* ---- while etcd is unreachable ---- */
 
-static int receive(struct ptc_rpc_stream *s, struct ptc_event_texts *to)
+static int receive(struct ptc_rpc_stream *s, struct ptc_read_events *to)
 {
 	struct ptc_rpc_message *m;
 	int rc;
@@ -53,7 +72,7 @@ static int receive(struct ptc_rpc_stream *s, struct ptc_event_texts *to)
 		rc = ptc_pb_message(m, &ptc__v1__document__descriptor, (ProtobufCMessage **)&doc, NULL);
 		ptc_rpc_message_done(m);
 		if (rc == 0)
-			rc = ptc_event_texts_add(to, 0, ptc_strdup(doc->json));
+			rc = ptc_read_events_add(to, 0, doc->json, strlen(doc->json));
 		if (doc)
 			ptc_pb_free(&doc->base);
 		if (rc)
@@ -63,7 +82,7 @@ static int receive(struct ptc_rpc_stream *s, struct ptc_event_texts *to)
 }
 
 static void from_node(struct ptc_daemon *d, const char *node, const char *address, const struct ptc_meta_doc *meta,
-		      int64_t until_ns, struct ptc_event_texts *to)
+		      int64_t until_ns, struct ptc_read_events *to)
 {
 	Ptc__V1__EventsRequest req = PTC__V1__EVENTS_REQUEST__INIT;
 	struct ptc_rpc_channel *channel;
@@ -87,7 +106,7 @@ static void from_node(struct ptc_daemon *d, const char *node, const char *addres
 	ptc_rpc_stream_free(s);
 }
 
-static int remembered(struct ptc_daemon *d, struct ptc_rpc_call *call, struct ptc_target *t, struct ptc_event_texts *to,
+static int remembered(struct ptc_daemon *d, struct ptc_rpc_call *call, struct ptc_target *t, struct ptc_read_events *to,
 		      struct ptc_error *err)
 {
 	const int64_t until_ns = ptc_sys_now_ns() + PEERS_MS * INT64_C(1000000);
@@ -110,111 +129,70 @@ static int remembered(struct ptc_daemon *d, struct ptc_rpc_call *call, struct pt
 
 /* ---- both ---- */
 
-static int by_number(const void *a, const void *b)
-{
-	uint64_t x = ((const struct ptc_event_text *)a)->number, y = ((const struct ptc_event_text *)b)->number;
-
-	return x < y ? -1 : x > y;
-}
-
-/* Leaves those after `after`, each once. */
-static void put_in_order(struct ptc_event_texts *events, uint64_t after)
-{
-	size_t kept = 0;
-
-	if (events->n)
-		qsort(events->v, events->n, sizeof *events->v, by_number);
-	for (size_t i = 0; i < events->n; i++) {
-		struct ptc_event_text event = events->v[i];
-
-		if (event.number <= after) {
-			ptc_free(event.json);
-			continue;
-		}
-		events->v[kept++] = event;
-		after = event.number;
-	}
-	events->n = kept;
-}
-
-struct followed {
-	struct ptc_daemon *d;
-	struct ptc_target t;
-	uint64_t after;
-	uint32_t limit; /* of the first look; 0: none */
-	bool follow;
-};
-
-static atomic_int followers; /* of this daemon */
-
 static void followed_free(void *arg)
 {
 	struct followed *f = arg;
 
-	if (f->follow)
-		atomic_fetch_sub(&followers, 1);
+	ptc_event_feed_leave(&f->follower);
+	ptc_read_events_done(&f->events);
 	ptc_free(f);
 }
 
-/* As far as the caller takes it. *ret_all: there is no more. */
-static int send_in_order(struct followed *f, struct ptc_rpc_call *call, const struct ptc_event_texts *events,
-			 bool dated, bool *ret_all, struct ptc_error *err)
+static int look(struct followed *f, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	size_t i = f->limit && events->n > f->limit ? events->n - f->limit : 0;
-	int rc = 0;
+	bool forwarded = ptc_rpc_call_meta(call, "ptc-forwarded") != NULL;
+	struct ptc_error why = PTC_ERROR_INIT;
+	int rc = PTC_ECOORD;
 
-	for (; rc == 0 && i < events->n && !ptc_rpc_call_full(call); i++) {
-		json_t *json = ptc_event_text_json(&events->v[i]);
-
-		f->after = events->v[i].number;
-		rc = ptc_api_send_json(call, dated ? ptc_api_dated(f->d, json) : json, err);
+	ptc_read_events_done(&f->events);
+	if (!forwarded && !ptc_api_as_of(f->d))
+		rc = from_etcd(f, &why);
+	if (rc == PTC_ECOORD || rc == PTC_ETIMEOUT) {
+		why = (struct ptc_error)PTC_ERROR_INIT;
+		rc = forwarded ? ptc_events_remembered(f->t.meta.uuid, &f->events)
+			       : remembered(f->d, call, &f->t, &f->events, &why);
+		ptc_read_events_sort(&f->events, f->after);
+		f->guessed = true;
 	}
+	f->at = f->limit && f->events.n > f->limit ? f->events.n - f->limit : 0;
 	f->limit = 0;
-	*ret_all = i >= events->n;
-	return rc;
+	return rc ? ptc_error_set(err, rc, "%s", why.text) : 0;
 }
 
-static int send_events(struct followed *f, struct ptc_rpc_call *call, bool *ret_all, struct ptc_error *err)
+/* As far as the caller takes it. */
+static int send_events(struct followed *f, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	bool forwarded = ptc_rpc_call_meta(call, "ptc-forwarded") != NULL, unreachable = false;
-	struct ptc_event_texts events = { 0 };
+	bool dated = !ptc_rpc_call_meta(call, "ptc-forwarded");
 	int rc = 0;
 
-	if (!forwarded && !ptc_api_as_of(f->d)) {
-		struct ptc_error why = PTC_ERROR_INIT;
+	for (; rc == 0 && f->at < f->events.n && !ptc_rpc_call_full(call); f->at++) {
+		const struct ptc_read_event *e = &f->events.v[f->at];
+		json_t *json = json_incref(e->json);
 
-		rc = from_etcd(f->d, f->t.meta.uuid, f->after, &events, &why);
-		unreachable = rc == PTC_ECOORD || rc == PTC_ETIMEOUT;
-		if (rc && !unreachable)
-			ptc_error_set(err, rc, "%s", why.text);
-	} else {
-		unreachable = true;
+		f->after = PTC_MAX(f->after, e->number);
+		rc = ptc_api_send_json(call, dated ? ptc_api_dated(f->d, json) : json, err);
 	}
-	if (unreachable)
-		rc = forwarded ? ptc_events_remembered(f->t.meta.uuid, &events)
-			       : remembered(f->d, call, &f->t, &events, err);
-	if (rc == 0) {
-		put_in_order(&events, f->after);
-		rc = send_in_order(f, call, &events, !forwarded, ret_all, err);
-	}
-	ptc_event_texts_done(&events);
 	return rc;
 }
 
 static int events_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	struct followed *f = arg;
-	bool all = false;
-	int rc = send_events(f, call, &all, err);
+	bool looks = f->at == f->events.n, all;
+	int rc = looks ? look(f, call, err) : 0;
 
+	if (rc == 0)
+		rc = send_events(f, call, err);
+	all = f->at == f->events.n;
 	if (rc || (all && !f->follow))
 		return rc;
-	ptc_rpc_call_again(call, all ? FOLLOW_POLL_MS * (1 + atomic_load(&followers) / FOLLOWERS_SLOW) : 0);
+	ptc_rpc_call_again(call, looks && all ? PTC_RPC_WOKEN : 0);
 	return 0;
 }
 
 PTC_API_HANDLER(ptc_api_events)
 {
+	struct ptc_daemon *d = arg;
 	struct followed *f;
 	Ptc__V1__EventsRequest *req;
 	struct ptc_target t;
@@ -222,15 +200,19 @@ PTC_API_HANDLER(ptc_api_events)
 
 	if (rc)
 		return rc;
-	rc = ptc_api_find(arg, call, req->job, &t, err);
+	rc = ptc_api_find(d, call, req->job, &t, err);
 	f = rc ? NULL : ptc_calloc(1, sizeof *f);
 	if (f) {
 		*f = (struct followed){
-			.d = arg, .t = t, .after = req->after, .limit = req->limit, .follow = req->follow
+			.d = d, .t = t, .after = req->after, .limit = req->limit, .follow = req->follow
 		};
+		f->follower = (struct ptc_event_follower){ .uuid = f->t.meta.uuid, .call = call };
 		if (f->follow)
-			atomic_fetch_add(&followers, 1);
-		ptc_rpc_call_follow(call, 0, events_step, f, followed_free);
+			rc = ptc_event_feed_join(d->event_feed, ptc_cluster_etcd(d->cluster), &f->follower, err);
+		if (rc == 0)
+			ptc_rpc_call_follow(call, 0, events_step, f, followed_free);
+		else
+			followed_free(f);
 	} else if (!rc) {
 		rc = ptc_nomem(err);
 	}

@@ -3,6 +3,7 @@
  * the answers. None changes anything. */
 #include "base/alloc.h"
 #include "base/check.h"
+#include "daemon/config/cert_end.h"
 #include "daemon/controller/archiving/archiver.h"
 #include "daemon/controller/copies/counting.h"
 #include "daemon/controller/loss/loss_cost.h"
@@ -414,6 +415,7 @@ static json_t *daemon_row(struct ptc_daemon *d)
 		.coordinator_full = db.full,
 		.kept_jobs = ptc_kept_jobs(d->docs.kept),
 		.kept_bytes = ptc_kept_bytes(d->docs.kept),
+		.certificate_ends_ms = ptc_cert_end_ms(),
 	};
 
 	ptc_scrubber_progress(d->scrubber, &row.scrub);

@@ -63,8 +63,8 @@ json_t *ptc_status_job_json(const struct ptc_status_job *j)
 
 /* ---- the daemon ---- */
 
-#define SCRUB(key, member, kind)  PTC_ROW(struct ptc_scrub_progress, key, member, kind)
-#define DAEMON(key, member, kind) PTC_ROW(struct ptc_status_daemon, key, member, kind)
+#define SCRUB(key, member, kind) PTC_ROW(struct ptc_scrub_progress, key, member, kind)
+#define DAEMON(key, member, ...) PTC_ROW(struct ptc_status_daemon, key, member, __VA_ARGS__)
 
 static const struct ptc_member scrub_rows[] = {
 	SCRUB("rate", rate, U64),
@@ -91,6 +91,7 @@ static const struct ptc_member daemon_rows[] = {
 	DAEMON("coordinator_full", coordinator_full, BOOL),
 	DAEMON("kept_jobs", kept_jobs, U64),
 	DAEMON("kept_bytes", kept_bytes, U64),
+	DAEMON("certificate_ends_ms", certificate_ends_ms, I64, PTC_IF(struct ptc_status_daemon, certificate_ends_ms)),
 };
 static const struct ptc_members daemon_members = PTC_MEMBERS(daemon_rows, struct ptc_status_daemon);
 

@@ -32,5 +32,6 @@ struct ptc_status_daemon {
 	bool coordinator_ok, insecure, coordinator_full;
 	uint64_t coordinator_bytes, coordinator_used, coordinator_limit;
 	uint64_t kept_jobs, kept_bytes;
+	int64_t certificate_ends_ms; /* 0: it has none */
 };
 json_t *ptc_status_daemon_json(const struct ptc_status_daemon *d);

@@ -64,7 +64,7 @@ static void the_daemon(void **state)
 		     "\"round_ended_ms\":9,\"found_blocks\":6,\"healed_blocks\":7,\"damaged_blocks\":8,"
 		     "\"paused\":true},\"node\":\"n0\",\"version\":\"1\",\"coordinator_ok\":true,\"insecure\":false,"
 		     "\"coordinator_bytes\":10,\"coordinator_used_bytes\":11,\"coordinator_limit_bytes\":12,"
-		     "\"coordinator_full\":true,\"kept_jobs\":13,\"kept_bytes\":14}",
+		     "\"coordinator_full\":true,\"kept_jobs\":13,\"kept_bytes\":14,\"certificate_ends_ms\":15}",
 		     ptc_status_daemon_json(&(struct ptc_status_daemon){ .scrub = { 1, 2, 3, 4, 5, 6, 7, 8, 9, true },
 									 .node = "n0",
 									 .version = "1",
@@ -74,7 +74,8 @@ static void the_daemon(void **state)
 									 .coordinator_used = 11,
 									 .coordinator_limit = 12,
 									 .kept_jobs = 13,
-									 .kept_bytes = 14 }));
+									 .kept_bytes = 14,
+									 .certificate_ends_ms = 15 }));
 }
 
 int main(void)

@@ -28,6 +28,7 @@ struct ptc_run_state {
 	char waits[1024];           /* why the job does not go on; "": it does, or nobody says */
 	char stays[400];            /* why the job does not grow, although devices are free; "": as with `waits` */
 	char failed[1024];          /* on which node the job has failed, and why; "": it has not */
+	char gave_up[1024];         /* why it is not started again; "": it is, or nobody has said */
 	bool live;                  /* the next ones are known */
 	struct ptc_run_rank *ranks; /* ascending */
 	size_t nranks, nnodes;

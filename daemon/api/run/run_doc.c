@@ -58,6 +58,7 @@ static const struct ptc_member run_rows[] = {
 	{ "recovery", PTC_IS_MAP, RECOVERS, .of = &recovery_members },
 	RUN("stays", stays, TEXT, IF_TEXT(stays)),
 	RUN("text", failed, TEXT, IF_TEXT(failed)),
+	RUN("gave_up", gave_up, TEXT, IF_TEXT(gave_up)),
 };
 static const struct ptc_members run_members = PTC_MEMBERS(run_rows, struct ptc_run_state);
 

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/sys/sys.h"
+#include "daemon/cluster/job_events.h"
 #include "daemon/controller/recovery.h"
 #include "rpc/pb/pbcall.h"
 
@@ -151,6 +152,36 @@ static void find_on_loop(void *arg)
 	find_healths(f);
 }
 
+/* ---- events ------------------------------------------------------------------------------ */
+
+/* Whether it is the commit of a switch that started ranks: what is before is of an earlier run. */
+static bool starts(const json_t *event)
+{
+	const char *kind = json_string_value(json_object_get(event, "kind"));
+	const char *what = json_string_value(json_object_get(json_object_get(event, "switch"), "kind"));
+
+	return kind && what && strcmp(kind, "committed") == 0 &&
+	       (strcmp(what, "run") == 0 || strcmp(what, "resize") == 0);
+}
+
+/* Why the job's ranks are not started again: its newest event `gave_up`, of etcd, or of what this daemon remembers. */
+static void find_gave_up(struct ptc_daemon *d, const char *uuid, char *text, size_t size)
+{
+	struct ptc_read_events events = { 0 };
+	int rc = ptc_api_as_of(d) ? PTC_ECOORD : ptc_events_read(ptc_cluster_etcd(d->cluster), uuid, &events, NULL);
+
+	if (rc)
+		(void)ptc_events_remembered(uuid, &events);
+	ptc_read_events_sort(&events, 0);
+	for (size_t i = events.n; i-- > 0 && !text[0] && !starts(events.v[i].json);) {
+		const char *kind = json_string_value(json_object_get(events.v[i].json, "kind"));
+
+		if (kind && strcmp(kind, "gave_up") == 0)
+			snprintf(text, size, "%s", json_string_value(json_object_get(events.v[i].json, "text")));
+	}
+	ptc_read_events_done(&events);
+}
+
 /* ---- all of it --------------------------------------------------------------------------- */
 
 void ptc_run_state_find(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v,
@@ -170,6 +201,8 @@ void ptc_run_state_find(struct ptc_daemon *d, const struct ptc_target *t, const 
 	ret->restarts = r->recovery || r->run == PTC_RUN_LIVE ? r->restarts : 0;
 	if (r->run == PTC_RUN_FAILED)
 		(void)ptc_loop_call(d->loop, ptc_run_find_failure, &failure);
+	if (r->run == PTC_RUN_FAILED)
+		find_gave_up(d, t->meta.uuid, ret->gave_up, sizeof ret->gave_up);
 	snprintf(ret->failed, sizeof ret->failed, "%s", failure.text);
 }
 

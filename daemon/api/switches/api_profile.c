@@ -93,7 +93,7 @@ static int measure_locked(struct ptc_daemon *d, const struct up_nodes *u, struct
 
 	if (rc)
 		return rc;
-	rc = ptc_links_measure(d->channels, u->v, u->n, &pairs, &ret->failed, err);
+	rc = ptc_links_measure(d->channels, d->client, u->v, u->n, &pairs, &ret->failed, err);
 	if (rc == 0 && !pairs.n)
 		rc = ptc_error_set(err, PTC_EPEER, "no node could pull from another; see the daemons' logs");
 	if (rc == 0)

@@ -8,6 +8,7 @@
 #include "base/number/versions.h"
 #include "formats/json.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define AS(key, type, member, ...) PTC_ROW(struct ptc_##type, key, member, __VA_ARGS__)
@@ -157,37 +158,57 @@ void ptc_event_doc_done(struct ptc_event_doc *d)
 	memset(d, 0, sizeof *d);
 }
 
-/* ---- texts ---- */
+/* ---- read ---- */
 
-int ptc_event_texts_add(struct ptc_event_texts *to, uint64_t number, char *json)
+int ptc_read_events_add(struct ptc_read_events *to, uint64_t number, const char *text, size_t len)
 {
-	struct ptc_event_doc doc;
-	int rc = json ? ptc_event_doc_decode(json, strlen(json), &doc, NULL) : PTC_ENOMEM;
+	struct ptc_event_doc doc = { 0 };
+	json_t *json = NULL;
+	int rc = ptc_json_load("event", text, len, &json, NULL);
 
+	if (rc == 0)
+		rc = ptc_members_from_json("event", &event_read_members, json, &doc, NULL);
+	number = number ? number : doc.number;
+	ptc_event_doc_done(&doc);
+	if (rc == 0 && json_object_set_new(json, "number", json_integer((json_int_t)number)) != 0)
+		rc = PTC_ENOMEM;
 	if (rc == 0 && !PTC_MORE(to->v, to->n))
 		rc = PTC_ENOMEM;
 	if (rc == 0)
-		to->v[to->n++] = (struct ptc_event_text){ number ? number : doc.number, json };
+		to->v[to->n++] = (struct ptc_read_event){ number, json };
 	else
-		ptc_free(json);
-	if (json)
-		ptc_event_doc_done(&doc);
+		json_decref(json);
 	return rc == PTC_ENOMEM ? rc : 0;
 }
 
-void ptc_event_texts_done(struct ptc_event_texts *e)
+static int by_number(const void *a, const void *b)
 {
-	for (size_t i = 0; i < e->n; i++)
-		ptc_free(e->v[i].json);
-	ptc_free(e->v);
-	memset(e, 0, sizeof *e);
+	uint64_t x = ((const struct ptc_read_event *)a)->number, y = ((const struct ptc_read_event *)b)->number;
+
+	return x < y ? -1 : x > y;
 }
 
-json_t *ptc_event_text_json(const struct ptc_event_text *e)
+void ptc_read_events_sort(struct ptc_read_events *e, uint64_t after)
 {
-	json_t *root = NULL;
+	size_t kept = 0;
 
-	if (ptc_json_load("event", e->json, strlen(e->json), &root, NULL) == 0)
-		json_object_set_new(root, "number", json_integer((json_int_t)e->number));
-	return root;
+	if (e->n)
+		qsort(e->v, e->n, sizeof *e->v, by_number);
+	for (size_t i = 0; i < e->n; i++) {
+		struct ptc_read_event line = e->v[i];
+
+		if (line.number <= after || (kept && e->v[kept - 1].number == line.number))
+			json_decref(line.json);
+		else
+			e->v[kept++] = line;
+	}
+	e->n = kept;
+}
+
+void ptc_read_events_done(struct ptc_read_events *e)
+{
+	for (size_t i = 0; i < e->n; i++)
+		json_decref(e->v[i].json);
+	ptc_free(e->v);
+	memset(e, 0, sizeof *e);
 }

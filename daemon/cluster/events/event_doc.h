@@ -76,18 +76,17 @@ char *ptc_event_doc_encode(const struct ptc_event_doc *d);
 int ptc_event_doc_decode(const char *json, size_t len, struct ptc_event_doc *ret, struct ptc_error *err);
 void ptc_event_doc_done(struct ptc_event_doc *d); /* of a document that was read */
 
-/* Events as texts. */
-struct ptc_event_text {
+/* Events as `events` answers them: whole, with their numbers. */
+struct ptc_read_event {
 	uint64_t number;
-	char *json;
+	json_t *json;
 };
-struct ptc_event_texts {
-	struct ptc_event_text *v;
+struct ptc_read_events {
+	struct ptc_read_event *v;
 	size_t n;
 };
-/* Adds one, or skips it if it cannot be read. number 0: the text says it. json: taken over; NULL: out of memory.
- * Returns 0 or PTC_ENOMEM. */
-int ptc_event_texts_add(struct ptc_event_texts *to, uint64_t number, char *json);
-void ptc_event_texts_done(struct ptc_event_texts *e);
-/* The event with its number, as `events` answers it. NULL: out of memory. */
-json_t *ptc_event_text_json(const struct ptc_event_text *e);
+/* Reads one and adds it, or skips it if it cannot be read. number 0: the text says it. Returns 0 or PTC_ENOMEM. */
+int ptc_read_events_add(struct ptc_read_events *to, uint64_t number, const char *text, size_t len);
+/* Leaves each event once, in the order of their numbers, without those up to `after`. */
+void ptc_read_events_sort(struct ptc_read_events *e, uint64_t after);
+void ptc_read_events_done(struct ptc_read_events *e);

@@ -185,22 +185,33 @@ static void what_is_refused(void **state)
 	}
 }
 
-static void texts(void **state)
+static int add(struct ptc_read_events *to, uint64_t number, const char *text)
 {
-	struct ptc_event_texts all = { 0 };
+	return ptc_read_events_add(to, number, text, strlen(text));
+}
+
+static void events_as_they_are_told(void **state)
+{
+	struct ptc_read_events all = { 0 };
 
 	(void)state;
-	assert_int_equal(0, ptc_event_texts_add(&all, 4, ptc_strdup("{\"kind\":\"a\",\"later\":{\"x\":1.50}}")));
-	assert_int_equal(0, ptc_event_texts_add(&all, 5, ptc_strdup("{\"kind\":7}")));
-	assert_int_equal(0, ptc_event_texts_add(&all, 5, ptc_strdup("{\"kind\"")));
-	assert_int_equal(0, ptc_event_texts_add(&all, 0, ptc_strdup("{\"number\":6,\"kind\":\"b\"}")));
-	assert_int_equal(PTC_ENOMEM, ptc_event_texts_add(&all, 7, NULL));
+	assert_int_equal(0, add(&all, 0, "{\"number\":6,\"kind\":\"b\"}"));
+	assert_int_equal(0, add(&all, 4, "{\"kind\":\"a\",\"later\":{\"x\":1.50}}"));
+	assert_int_equal(0, add(&all, 5, "{\"kind\":7}"));
+	assert_int_equal(0, add(&all, 5, "{\"kind\""));
+	assert_int_equal(0, add(&all, 5, "[]"));
+	assert_int_equal(0, add(&all, 6, "{\"kind\":\"b\"}"));
+	assert_int_equal(0, add(&all, 2, "{\"kind\":\"c\"}"));
+	assert_int_equal(4, all.n);
+	ptc_read_events_sort(&all, 2);
 	assert_int_equal(2, all.n);
+	assert_int_equal(4, all.v[0].number);
 	assert_int_equal(6, all.v[1].number);
-	test_json_is("{\"kind\":\"a\",\"later\":{\"x\":1.5},\"number\":4}", ptc_event_text_json(&all.v[0]));
-	test_json_is("{\"number\":6,\"kind\":\"b\"}", ptc_event_text_json(&all.v[1]));
-	ptc_event_texts_done(&all);
+	test_json_is("{\"kind\":\"a\",\"later\":{\"x\":1.5},\"number\":4}", json_incref(all.v[0].json));
+	test_json_is("{\"number\":6,\"kind\":\"b\"}", json_incref(all.v[1].json));
+	ptc_read_events_done(&all);
 	assert_true(!all.v && !all.n);
+	ptc_read_events_sort(&all, 0);
 }
 
 int main(void)
@@ -212,7 +223,7 @@ int main(void)
 		cmocka_unit_test(a_long_text_is_cut),
 		cmocka_unit_test(what_is_read),
 		cmocka_unit_test(what_is_refused),
-		cmocka_unit_test(texts),
+		cmocka_unit_test(events_as_they_are_told),
 	};
 
 	return test_leaks(cmocka_run_group_tests(tests, NULL, NULL));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measures the links between nodes. Happy path: the coordinating daemon asks one node of each pair to pull from the
- * other, first one way and then the other. All pairs of a round do so at once. The puller opens as many streams as a
- * switch has connections to a node, and counts the bytes of the best of three windows of 120 ms.
+ * other, first one way and then the other. The pairs of a round do so at once, PTC_LINK_CALLS of them at a time. The
+ * puller opens as many streams as a switch has connections to a node, and counts the bytes of the best of three windows
+ * of 120 ms.
  *
  * Failure modes: a node that does not answer within MEASURE_MS leaves that pair out, and after a few such rounds all of
  * its pairs. */
@@ -9,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
 #include "rpc/pb/pbcall.h"
@@ -27,6 +29,7 @@
 #define LOOK_NS     INT64_C(5000000)
 #define STREAM_MS   3000
 #define MEASURE_MS  5000
+#define SPARE_MS    1000                 /* for the loop to hear of answers */
 #define STREAM_MAX  (UINT64_C(16) << 30) /* more than any link brings in that time */
 #define PIECE_BYTES (128u << 10)         /* a slow link brings some in that time, too */
 #define SLOW_NS     INT64_C(2000000000)  /* a link that has brought nothing by then is none */
@@ -213,43 +216,113 @@ int ptc_links_register(struct ptc_rpc_server *peers, struct ptc_channels *channe
 /* ---- who coordinates ---- */
 
 struct pair {
-	struct ptc_channels *channels;
+	struct round *of;
 	const struct ptc_link_node *a, *b;
-	pthread_t thread;
-	bool started;
+	bool asked, back; /* back: the first way was answered, or never will be */
 	struct result {
 		double bytes_s, latency_s; /* 0: not measured */
 	} ab, ba;                          /* bytes going from a to b, and back */
 };
 
-/* `to` pulls from `from`. */
-static void one_way(struct ptc_channels *channels, const struct ptc_link_node *from, const struct ptc_link_node *to,
-		    struct result *ret)
+/* The coordinator's thread waits for the answers, which the loop hears. It goes when the time is over, also if an
+ * answer comes later, or never as the daemon stops. So it has a reference, and so does each place, which is a call at a
+ * time. */
+struct round {
+	pthread_mutex_t lock; /* guards everything but what pairs are of */
+	pthread_cond_t cond;
+	size_t refs, places, next, n;
+	bool over;
+	struct ptc_channels *channels;
+	struct ptc_rpc_client *client;
+	struct pair pairs[];
+};
+
+static void round_unref(struct round *r)
+{
+	bool last;
+
+	pthread_mutex_lock(&r->lock);
+	last = --r->refs == 0;
+	pthread_mutex_unlock(&r->lock);
+	if (!last)
+		return;
+	pthread_cond_destroy(&r->cond);
+	pthread_mutex_destroy(&r->lock);
+	ptc_free(r);
+}
+
+static void answered(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len);
+
+/* Has `to` pull from `from`. False: it cannot be asked. */
+static bool ask(struct pair *p, const struct ptc_link_node *from, const struct ptc_link_node *to)
 {
 	Ptc__V1__MeasureRequest req = PTC__V1__MEASURE_REQUEST__INIT;
 	struct ptc_rpc_channel *channel;
-	ProtobufCMessage *reply = NULL;
+	ptc_auto_free void *data = NULL;
+	size_t len;
 
 	req.version = PTC_WIRE_VERSION;
 	req.node = (char *)(uintptr_t)from->name; /* packing only reads */
 	req.address = (char *)(uintptr_t)from->address;
-	if (ptc_channels_get(channels, to->name, to->address, false, 0, &channel, NULL) == 0 &&
-	    ptc_pb_unary(channel, "/ptc.v1.Peer/Measure", &req.base, MEASURE_MS, NULL, 0,
-			 &ptc__v1__measure_reply__descriptor, &reply, NULL) == 0) {
-		ret->bytes_s = ((Ptc__V1__MeasureReply *)reply)->bytes_s;
-		ret->latency_s = ((Ptc__V1__MeasureReply *)reply)->latency_s;
-	}
-	ptc_pb_free(reply);
+	if (ptc_channels_get(p->of->channels, to->name, to->address, false, 0, &channel, NULL) != 0 ||
+	    ptc_pb_encode(&req.base, &data, &len, NULL) != 0)
+		return false;
+	ptc_rpc_unary_async(p->of->client, channel, "/ptc.v1.Peer/Measure", data, len, MEASURE_MS, answered, p);
+	return true;
 }
 
-static void *both_ways(void *arg)
+/* A place is free: the next pair has it. */
+static void go_on(struct round *r)
+{
+	struct pair *p;
+
+	do {
+		p = NULL;
+		pthread_mutex_lock(&r->lock);
+		if (!r->over && r->next < r->n)
+			p = &r->pairs[r->next++];
+		else if (--r->places == 0)
+			pthread_cond_signal(&r->cond);
+		pthread_mutex_unlock(&r->lock);
+	} while (p && (!p->asked || !ask(p, p->a, p->b)));
+	if (!p)
+		round_unref(r);
+}
+
+static struct result result_of(const void *reply, size_t len)
+{
+	struct result r = { 0 };
+	ProtobufCMessage *m;
+
+	if (ptc_pb_decode(&ptc__v1__measure_reply__descriptor, reply, len, &m, NULL) != 0)
+		return r;
+	r.bytes_s = ((Ptc__V1__MeasureReply *)m)->bytes_s;
+	r.latency_s = ((Ptc__V1__MeasureReply *)m)->latency_s;
+	ptc_pb_free(m);
+	return r;
+}
+
+/* Loop thread. If the first way has failed, one of them hangs, which takes as long the other way round. */
+static void answered(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
 {
 	struct pair *p = arg;
+	struct round *r = p->of;
+	struct result got = { 0 };
+	bool back;
 
-	one_way(p->channels, p->a, p->b, &p->ab);
-	if (p->ab.bytes_s > 0) /* else one of them hangs, which takes as long the other way round */
-		one_way(p->channels, p->b, p->a, &p->ba);
-	return NULL;
+	(void)err;
+	if (status == 0)
+		got = result_of(reply, len);
+	pthread_mutex_lock(&r->lock);
+	back = !r->over && !p->back && got.bytes_s > 0;
+	if (!r->over && p->back)
+		p->ba = got;
+	else if (!r->over)
+		p->ab = got;
+	p->back = true;
+	pthread_mutex_unlock(&r->lock);
+	if (!back || !ask(p, p->b, p->a))
+		go_on(r);
 }
 
 size_t ptc_link_opponent(size_t n, size_t round, size_t i)
@@ -264,10 +337,10 @@ size_t ptc_link_opponent(size_t n, size_t round, size_t i)
 
 struct tournament {
 	struct ptc_channels *channels;
+	struct ptc_rpc_client *client;
 	const struct ptc_link_node *nodes;
 	size_t n;
-	struct pair *pairs; /* of a round */
-	unsigned *silent;   /* of each node: rounds without any answer; UINT_MAX: it has answered once */
+	unsigned *silent; /* of each node: rounds without any answer; UINT_MAX: it has answered once */
 	struct ptc_links out, failed;
 };
 
@@ -300,50 +373,71 @@ static int take(struct tournament *t, const struct pair *p)
 
 	if (rc == 0)
 		rc = put(t, p->b, p->a, &p->ba);
-	for (size_t i = 0; p->started && i < PTC_ARRAY_LEN(of); i++)
+	for (size_t i = 0; p->asked && i < PTC_ARRAY_LEN(of); i++)
 		*of[i] = any ? UINT_MAX : *of[i] == UINT_MAX ? UINT_MAX : *of[i] + 1;
 	return rc;
 }
 
-static int run_round(struct tournament *t, size_t round)
+static struct round *round_new(struct tournament *t, size_t round)
 {
-	size_t even = t->n + t->n % 2, used = 0;
-	int rc = 0;
+	size_t even = t->n + t->n % 2;
+	struct round *r = ptc_calloc(1, sizeof *r + (t->n / 2 + 1) * sizeof *r->pairs);
 
+	if (!r)
+		return NULL;
+	ptc_require(!pthread_mutex_init(&r->lock, NULL));
+	ptc_cond_init(&r->cond);
+	r->channels = t->channels;
+	r->client = t->client;
 	for (size_t i = 0; i < t->n; i++) {
 		size_t k = ptc_link_opponent(even, round, i);
-		struct pair *p = &t->pairs[used];
 
 		if (k <= i || k >= t->n)
 			continue;
-		*p = (struct pair){ .channels = t->channels, .a = &t->nodes[i], .b = &t->nodes[k] };
-		p->started = !gives_up(t, i) && !gives_up(t, k) &&
-			     ptc_thread_start(&p->thread, "ptc-link-pair", both_ways, p, NULL) == 0;
-		used++;
+		r->pairs[r->n++] = (struct pair){
+			.of = r, .a = &t->nodes[i], .b = &t->nodes[k], .asked = !gives_up(t, i) && !gives_up(t, k)
+		};
 	}
-	for (size_t i = 0; i < used; i++) {
-		if (t->pairs[i].started)
-			pthread_join(t->pairs[i].thread, NULL);
-		if (rc == 0)
-			rc = take(t, &t->pairs[i]);
-	}
+	r->places = PTC_MIN(r->n, (size_t)PTC_LINK_CALLS);
+	r->refs = r->places + 1;
+	return r;
+}
+
+static int run_round(struct tournament *t, size_t round)
+{
+	struct round *r = round_new(t, round);
+	size_t turns = r ? (r->n + PTC_LINK_CALLS - 1) / PTC_LINK_CALLS : 0, places = r ? r->places : 0;
+	int64_t until = ptc_sys_now_ns() + (int64_t)(turns * 2 * MEASURE_MS + SPARE_MS) * 1000000;
+	int rc = 0;
+
+	if (!r)
+		return PTC_ENOMEM;
+	while (places--)
+		go_on(r);
+	pthread_mutex_lock(&r->lock);
+	while (r->places && ptc_cond_wait_until(&r->cond, &r->lock, until))
+		;
+	r->over = true;
+	for (size_t i = 0; i < r->n && rc == 0; i++)
+		rc = take(t, &r->pairs[i]);
+	pthread_mutex_unlock(&r->lock);
+	round_unref(r);
 	return rc;
 }
 
-int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, struct ptc_links *ret,
-		      struct ptc_links *ret_failed, struct ptc_error *err)
+int ptc_links_measure(struct ptc_channels *channels, struct ptc_rpc_client *client, const struct ptc_link_node *nodes,
+		      size_t n, struct ptc_links *ret, struct ptc_links *ret_failed, struct ptc_error *err)
 {
 	struct tournament t = { .channels = channels,
+				.client = client,
 				.nodes = nodes,
 				.n = n,
-				.pairs = ptc_calloc(n / 2 + 1, sizeof *t.pairs),
 				.silent = ptc_calloc(n + 1, sizeof *t.silent) };
 	size_t rounds = n + n % 2;
-	int rc = t.pairs && t.silent ? 0 : PTC_ENOMEM;
+	int rc = t.silent ? 0 : PTC_ENOMEM;
 
 	for (size_t r = 0; rc == 0 && r + 1 < rounds && r < PTC_LINK_ROUNDS && r * n < PTC_LINK_PAIRS; r++)
 		rc = run_round(&t, r);
-	ptc_free(t.pairs);
 	ptc_free(t.silent);
 	if (rc) {
 		ptc_free(t.out.v);

@@ -56,8 +56,9 @@ struct ptc_link_node {
 #define PTC_LINK_SILENT 3
 #define PTC_LINK_ROUNDS 31
 #define PTC_LINK_PAIRS  4096 /* about; 100 bytes each in one value of etcd's */
-int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, struct ptc_links *ret,
-		      struct ptc_links *ret_failed, struct ptc_error *err);
+#define PTC_LINK_CALLS  256  /* in flight */
+int ptc_links_measure(struct ptc_channels *channels, struct ptc_rpc_client *client, const struct ptc_link_node *nodes,
+		      size_t n, struct ptc_links *ret, struct ptc_links *ret_failed, struct ptc_error *err);
 /* The partner of the i-th node in a round of n (even) nodes; in n - 1 rounds each node meets each other once. */
 size_t ptc_link_opponent(size_t n, size_t round, size_t i);
 
