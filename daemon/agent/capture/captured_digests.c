@@ -20,9 +20,10 @@
 #include <pthread.h>
 #include <string.h>
 
-#define COLUMNS   8   /* at most: tensor parallelism cuts rows into so many parts, mostly */
-#define CELLS_MAX 512 /* of a part: one that has more is kept as a whole */
-#define NEEDS_MAX 64  /* of an item: with more, nothing is kept of it */
+#define COLUMNS   8           /* at most: tensor parallelism cuts rows into so many parts, mostly */
+#define CELLS_MAX 512         /* of a part: one that has more is kept as a whole */
+#define NEEDS_MAX 64          /* of an item: with more, nothing is kept of it */
+#define KEPT_MAX  (16u << 20) /* bytes of a job, out of memory.work: digests of 60 GiB and more */
 
 struct part {
 	uint32_t item;
@@ -141,7 +142,9 @@ struct ptc_captured *ptc_captured_free(struct ptc_captured *c)
 static void keep(struct ptc_captured *c, uint32_t item, const struct ptc_box *box, const uint64_t *digests, size_t n)
 {
 	pthread_mutex_lock(&c->lock);
-	c->full |= c->nparts == PTC_AGENT_FILL_BOXES || !PTC_ROOM(c->parts, c->nparts + 1, c->parts_cap) ||
+	c->full |= c->nparts == PTC_AGENT_FILL_BOXES ||
+		   (c->nparts + 1) * sizeof *c->parts + (c->ndigests + n) * sizeof *digests > KEPT_MAX ||
+		   !PTC_ROOM(c->parts, c->nparts + 1, c->parts_cap) ||
 		   !PTC_ROOM(c->digests, c->ndigests + n, c->digests_cap);
 	if (!c->full) {
 		c->parts[c->nparts++] = (struct part){ item, *box, c->ndigests };
