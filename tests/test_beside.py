@@ -25,12 +25,12 @@ class Held(harness.Case):
     def rng(self):
         return np.random.default_rng(self.seed)
 
-    def job(self, c, name, tensors):
+    def job(self, c, name, tensors, **more):
         s = states.State()
         rng = self.rng()
         for i in range(tensors):
             s.add(rng, f"w.{i}", "U8", (2,))
-        return Job(c, name, s, self.path(name), RULES)
+        return Job(c, name, s, self.path(name), RULES, more=more)
 
     def arm(self, rules=""):
         harness.replace_file(self.path("fault"), rules)
@@ -40,7 +40,7 @@ class Held(harness.Case):
 
     def armed_cluster(self, **options):
         self.arm()
-        return self.cluster(nodes=1, devices=2, env={"n0": self.points()}, **options)
+        return self.cluster(**{"nodes": 1, "devices": 2, "env": {"n0": self.points()}, **options})
 
     def reached(self, point):
         with open(self.path("points")) as f:
@@ -106,6 +106,27 @@ class Beside(Held):
                 self.arm()
             for job in asked:
                 wait_for(lambda job=job: "not known" not in self.loss(job)["why"], 60 * PATIENCE, "the facts")
+            other.check_whole(self)
+
+    def test_work_aside_delays_no_commit(self):
+        """Archives, and looks for what lacks copies, stand still for as many jobs as there are threads of either kind: a job is resized
+        meanwhile. Let go, all of them end."""
+        with self.armed_cluster() as c:
+            other = self.job(c, "other", 2)
+            other.imported(A)
+            self.arm("archive.start@*=hold,copies.look@*=hold")
+            try:
+                aside = [self.job(c, f"aside-{i}", 1, archive={"dir": self.path(f"archive-{i}")}) for i in range(5)]
+                for job in aside:
+                    job.imported(A)
+                wait_for(lambda: self.reached("archive.start") and self.reached("copies.look"), 60 * PATIENCE, "work aside")
+                for to in (B, A):
+                    other.resize(to)
+            finally:
+                self.arm()
+            for job in aside:
+                wait_for(lambda job=job: self.events(c, job, "archived"), 60 * PATIENCE, "an archive")
+                self.assertLess(self.committed(c, other)[-1], self.events(c, job, "archived")[-1]["number"])
             other.check_whole(self)
 
     def loss(self, job):
