@@ -3,7 +3,8 @@
  *
  * Happy path: a task joins the end of its lane; the first of each lane is due. A due step that calls etcd goes to the
  * queue of ETCD_THREADS threads; a due step that computes goes to libuv's pool; when the last step is over, done is
- * posted and the lane's next task is due. A lane exists while it has tasks.
+ * posted and the lane's next task is due. A due step that is aside first takes one of ASIDE_MAX places of its kind, or
+ * waits for one. A lane exists while it has tasks.
  *
  * Failure modes: the pool takes no work any more (the loop has stopped, or no memory): one of the ETCD_THREADS threads
  * computes instead. If the loop has stopped before a task's `done`, ptc_tasks_free() runs it. */
@@ -18,6 +19,7 @@
 #include <string.h>
 
 #define ETCD_THREADS 4 /* one large job's documents take one of them */
+#define ASIDE_MAX    2 /* of these; and of the pool's threads, of which there are as many */
 
 struct task {
 	struct lane *lane;
@@ -34,8 +36,12 @@ struct lane {
 	struct ptc_tasks *tasks;
 	struct task *head, **tail;
 	struct lane *next;       /* of all */
-	struct lane *next_ready; /* of those that wait for a thread of etcd's */
+	struct lane *next_ready; /* of those that wait for a thread of etcd's, or for a place */
 	char name[PTC_LANE_MAX];
+};
+
+struct queue {
+	struct lane *head, **tail;
 };
 
 struct ptc_tasks {
@@ -47,7 +53,11 @@ struct ptc_tasks {
 		pthread_mutex_t lock;
 		pthread_cond_t wake;
 		struct lane *lanes;
-		struct lane *ready, **ready_tail;
+		struct queue ready; /* for a thread of etcd's */
+		struct {
+			unsigned running;
+			struct queue waiting;
+		} aside[PTC_TASK_COMPUTE + 1]; /* of each kind */
 		struct task *delayed;
 		struct task *orphans; /* done, but the loop had stopped */
 		bool started, stop;
@@ -94,20 +104,61 @@ static void lane_free_locked(struct lane *l)
 	ptc_free(l);
 }
 
+static void queue_put(struct queue *q, struct lane *l)
+{
+	l->next_ready = NULL;
+	*q->tail = l;
+	q->tail = &l->next_ready;
+}
+
+/* NULL: it is empty. */
+static struct lane *queue_take(struct queue *q)
+{
+	struct lane *l = q->head;
+
+	q->head = l ? l->next_ready : NULL;
+	if (!q->head)
+		q->tail = &q->head;
+	return l;
+}
+
 static void compute(void *arg);
+
+static void begin_locked(struct lane *l)
+{
+	struct ptc_tasks *t = l->tasks;
+
+	if (l->head->steps[l->head->at].kind == PTC_TASK_COMPUTE && ptc_loop_work(t->loop, compute, l) == 0)
+		return;
+	queue_put(&t->shared.ready, l);
+	pthread_cond_signal(&t->shared.wake);
+}
 
 /* The first task's step is due. */
 static void due_locked(struct lane *l)
 {
 	struct ptc_tasks *t = l->tasks;
+	const struct ptc_task_step *step;
 
 	ptc_require(l->head);
-	if (l->head->steps[l->head->at].kind == PTC_TASK_COMPUTE && ptc_loop_work(t->loop, compute, l) == 0)
+	step = &l->head->steps[l->head->at];
+	if (step->aside && t->shared.aside[step->kind].running == ASIDE_MAX) {
+		queue_put(&t->shared.aside[step->kind].waiting, l);
 		return;
-	l->next_ready = NULL;
-	*t->shared.ready_tail = l;
-	t->shared.ready_tail = &l->next_ready;
-	pthread_cond_signal(&t->shared.wake);
+	}
+	t->shared.aside[step->kind].running += step->aside;
+	begin_locked(l);
+}
+
+/* A step is over: its place goes to the lane that has waited longest. */
+static void give_place_locked(struct ptc_tasks *t, const struct ptc_task_step *step)
+{
+	struct lane *next = step->aside ? queue_take(&t->shared.aside[step->kind].waiting) : NULL;
+
+	if (next)
+		begin_locked(next);
+	else
+		t->shared.aside[step->kind].running -= step->aside;
 }
 
 static void join_locked(struct lane *l, struct task *task)
@@ -146,6 +197,7 @@ static void step_run(struct lane *l)
 
 	task->steps[task->at].run(task->arg, t->etcd);
 	pthread_mutex_lock(&t->shared.lock);
+	give_place_locked(t, &task->steps[task->at]);
 	if (task->steps[++task->at].run) {
 		due_locked(l);
 	} else {
@@ -194,7 +246,7 @@ static void rest_locked(struct ptc_tasks *t)
 {
 	int64_t next = delayed_locked(t);
 
-	if (t->shared.ready)
+	if (t->shared.ready.head)
 		return;
 	if (next)
 		ptc_cond_wait_until(&t->shared.wake, &t->shared.lock, next);
@@ -208,15 +260,12 @@ static void *etcd_main(void *arg)
 
 	pthread_mutex_lock(&t->shared.lock);
 	while (!t->shared.stop || t->shared.lanes) {
-		struct lane *l = t->shared.ready;
+		struct lane *l = queue_take(&t->shared.ready);
 
 		if (!l) {
 			rest_locked(t);
 			continue;
 		}
-		t->shared.ready = l->next_ready;
-		if (!t->shared.ready)
-			t->shared.ready_tail = &t->shared.ready;
 		pthread_mutex_unlock(&t->shared.lock);
 		step_run(l);
 		pthread_mutex_lock(&t->shared.lock);
@@ -237,7 +286,9 @@ int ptc_tasks_new(struct ptc_loop *loop, struct ptc_etcd *etcd, struct ptc_tasks
 	t->etcd = etcd;
 	pthread_mutex_init(&t->shared.lock, NULL);
 	ptc_cond_init(&t->shared.wake);
-	t->shared.ready_tail = &t->shared.ready;
+	t->shared.ready.tail = &t->shared.ready.head;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(t->shared.aside); i++)
+		t->shared.aside[i].waiting.tail = &t->shared.aside[i].waiting.head;
 	*ret_tasks = t;
 	return 0;
 }

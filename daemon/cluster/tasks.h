@@ -6,12 +6,17 @@
  * another, step by step, in the order of their ptc_tasks_run. Lanes run beside each other. So a job's keys change in
  * one order. A job whose digests take seconds to merge, or whose documents take seconds to write, delays no other job.
  *
+ * A job has further lanes, for work that none of its commits waits for: copies, archives, plans. Such steps are
+ * `aside`. All jobs' steps aside together hold at most half of the threads of their kind; the others wait for their
+ * turn, in order. So one job never holds all threads, however many lanes it works in.
+ *
  * Failure modes: no memory for a task (PTC_ENOMEM; nothing has begun). A step reports its errors through its argument;
  * the steps after it still run. */
 #pragma once
 
 #include "daemon/coord/etcd.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define PTC_LANE_MAX       40 /* bytes of a lane's name, with its NUL; a uuid fits */
@@ -21,6 +26,7 @@ enum ptc_task_kind { PTC_TASK_ETCD, PTC_TASK_COMPUTE };
 struct ptc_task_step {
 	enum ptc_task_kind kind;
 	void (*run)(void *arg, struct ptc_etcd *etcd);
+	bool aside; /* no commit waits for it */
 };
 
 struct ptc_tasks;

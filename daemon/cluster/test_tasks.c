@@ -135,6 +135,8 @@ static void done(void *arg)
 
 static const struct ptc_task_step etcd_only[] = { { PTC_TASK_ETCD, step }, { 0 } };
 static const struct ptc_task_step compute_only[] = { { PTC_TASK_COMPUTE, step }, { 0 } };
+static const struct ptc_task_step etcd_aside[] = { { PTC_TASK_ETCD, step, true }, { 0 } };
+static const struct ptc_task_step compute_aside[] = { { PTC_TASK_COMPUTE, step, true }, { 0 } };
 static const struct ptc_task_step both[] = {
 	{ PTC_TASK_COMPUTE, step }, { PTC_TASK_ETCD, step }, { PTC_TASK_COMPUTE, step }, { 0 }
 };
@@ -201,6 +203,43 @@ static void a_held_lane_delays_no_other(void **state)
 	}
 }
 
+/* In however many lanes a job works aside: half of the threads are left for the others, and all of it is done. */
+static void lanes_aside_leave_threads(void **state)
+{
+	static const struct ptc_task_step *const kinds[] = { etcd_aside, compute_aside };
+	struct env *e = *state;
+
+	assert_int_equal(ptc_tasks_start(e->tasks, NULL), 0);
+	for (size_t k = 0; k < PTC_ARRAY_LEN(kinds); k++) {
+		struct gate gate;
+		struct job aside[6], held = { .env = e, .gate = &gate }, others[TASKS];
+		char lane[] = "a/large";
+
+		gate_init(&gate);
+		for (size_t i = 0; i < PTC_ARRAY_LEN(aside); i++, lane[0]++) {
+			aside[i] = (struct job){ .env = e, .gate = &gate };
+			assert_int_equal(ptc_tasks_run(e->tasks, lane, 0, kinds[k], done, &aside[i]), 0);
+		}
+		assert_int_equal(ptc_tasks_run(e->tasks, "large", 0, k ? compute_only : etcd_only, done, &held), 0);
+		while (gate_at(&gate) < 3)
+			uv_run(&e->uv, UV_RUN_NOWAIT);
+		for (unsigned i = 0; i < TASKS; i++) {
+			others[i] = (struct job){ .env = e };
+			assert_int_equal(ptc_tasks_run(e->tasks, i % 2 ? "small" : "smaller", 0, both, done,
+						       &others[i]),
+					 0);
+		}
+		for (unsigned i = 0; i < TASKS; i++)
+			run_until(e, &others[i].is_done);
+		assert_int_equal(gate_at(&gate), 3); /* two aside, and the job's own lane */
+		gate_open(&gate);
+		for (size_t i = 0; i < PTC_ARRAY_LEN(aside); i++)
+			run_until(e, &aside[i].is_done);
+		run_until(e, &held.is_done);
+		gate_done(&gate);
+	}
+}
+
 static void a_delay_holds_up_nobody(void **state)
 {
 	struct env *e = *state;
@@ -218,14 +257,19 @@ static void a_delay_holds_up_nobody(void **state)
 /* Tasks that were given are carried out, those that wait for their time are not; `done` runs once for each. */
 static void stopping_ends_what_was_begun(void **state)
 {
+	static const struct ptc_task_step aside[] = {
+		{ PTC_TASK_COMPUTE, step, true }, { PTC_TASK_ETCD, step, true }, { PTC_TASK_COMPUTE, step, true }, { 0 }
+	};
 	struct env *e = *state;
 	struct job late = { .env = e }, jobs[TASKS];
+	char lane[PTC_LANE_MAX];
 
 	assert_int_equal(ptc_tasks_start(e->tasks, NULL), 0);
 	assert_int_equal(ptc_tasks_run(e->tasks, "one", 3600000, etcd_only, done, &late), 0);
 	for (unsigned i = 0; i < TASKS; i++) {
 		jobs[i] = (struct job){ .env = e };
-		assert_int_equal(ptc_tasks_run(e->tasks, i % 2 ? "one" : "two", 0, both, done, &jobs[i]), 0);
+		snprintf(lane, sizeof lane, "%u", i % 7);
+		assert_int_equal(ptc_tasks_run(e->tasks, lane, 0, i % 2 ? both : aside, done, &jobs[i]), 0);
 	}
 	ptc_loop_stop(e->loop);
 	e->tasks = ptc_tasks_free(e->tasks);
@@ -272,11 +316,9 @@ int main(void)
 {
 #define WITH(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		WITH(a_lane_keeps_its_order),
-		WITH(a_held_lane_delays_no_other),
-		WITH(a_delay_holds_up_nobody),
-		WITH(stopping_ends_what_was_begun),
-		WITH(tasks_that_never_started_are_told),
+		WITH(a_lane_keeps_its_order),        WITH(a_held_lane_delays_no_other),
+		WITH(lanes_aside_leave_threads),     WITH(a_delay_holds_up_nobody),
+		WITH(stopping_ends_what_was_begun),  WITH(tasks_that_never_started_are_told),
 		WITH(out_of_memory_is_said_at_once),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);

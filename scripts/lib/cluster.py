@@ -404,6 +404,8 @@ class Cluster:
             c["rack"] = o["racks"][node.name]
         if node.name in o.get("ceilings", {}):
             c["memory"]["ceiling"] = o["ceilings"][node.name]
+        if "work" in o:
+            c["memory"]["work"] = o["work"]
         for key in ("quota", "scrub", "sources", "copies", "health"):
             if key in o:
                 c[key] = o[key]

@@ -224,7 +224,7 @@ static void started(void *arg)
 
 static void start(struct ptc_archiver *a)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, start_work }, { 0 } };
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, start_work, true }, { 0 } };
 	struct ptc_controller *ctl = a->ctl;
 	struct start *s = ptc_calloc(1, sizeof *s);
 	char lane[PTC_LANE_MAX];

@@ -378,8 +378,8 @@ static void look_older(struct look *k)
 
 void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, look_ask },
-						      { PTC_TASK_COMPUTE, look_work },
+	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, look_ask, true },
+						      { PTC_TASK_COMPUTE, look_work, true },
 						      { 0 } };
 	struct ptc_controller *ctl = c->ctl;
 	struct look *k = ptc_calloc(1, sizeof *k);

@@ -307,7 +307,7 @@ static void check_done(void *arg)
 
 void ptc_copy_keeper_check(struct ptc_copy_keeper *c)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, check_work }, { 0 } };
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, check_work, true }, { 0 } };
 	struct ptc_controller *ctl = c->ctl;
 	const struct ptc_manifest_doc *m = &ctl->view.manifest;
 	struct check *k = ptc_calloc(1, sizeof *k);

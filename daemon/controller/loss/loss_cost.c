@@ -254,7 +254,7 @@ static void find_done(void *arg)
 /* The daemon may stop meanwhile: then nobody computes. */
 static void asked(void *arg)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, find_work }, { 0 } };
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, find_work, true }, { 0 } };
 	struct find *f = arg;
 	int rc = ptc_cluster_steps(f->ctl->all->cluster, "loss-facts", steps, find_done, f);
 
@@ -304,7 +304,7 @@ static int copy_view(const struct ptc_view *v, struct ptc_view *ret)
 
 static void start(const struct ask *a, struct ptc_controller *ctl)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, ask_work }, { 0 } };
+	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, ask_work, true }, { 0 } };
 	struct find *f = ptc_calloc(1, sizeof *f);
 	char lane[PTC_LANE_MAX];
 

@@ -510,7 +510,7 @@ static void round_done(void *arg)
 
 static void asked(void *arg)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, plan_work }, { 0 } };
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, plan_work, true }, { 0 } };
 	static unsigned turn;
 	struct ptc_recovery_task *t = arg;
 	char lane[PTC_LANE_MAX];
@@ -527,7 +527,7 @@ static void asked(void *arg)
 
 static void run_round(struct ptc_recovery_task *t)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, ask_work }, { 0 } };
+	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, ask_work, true }, { 0 } };
 	char lane[PTC_LANE_MAX];
 
 	snprintf(lane, sizeof lane, "r-%s", t->ctl->uuid);
