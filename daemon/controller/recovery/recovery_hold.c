@@ -221,7 +221,7 @@ static void chosen(void *arg)
 /* All nodes have answered. */
 static void round_ends(struct ptc_controller *ctl)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, choose, true }, { 0 } };
+	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, choose }, { 0 } };
 	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
 	struct ptc_hold *h = &ctl->recovery.hold;
 	char lane[PTC_LANE_MAX];

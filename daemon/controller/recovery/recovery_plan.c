@@ -527,7 +527,7 @@ static void asked(void *arg)
 
 static void run_round(struct ptc_recovery_task *t)
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, ask_work, true }, { 0 } };
+	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, ask_work }, { 0 } };
 	char lane[PTC_LANE_MAX];
 
 	snprintf(lane, sizeof lane, "r-%s", t->ctl->uuid);
