@@ -498,6 +498,27 @@ class KeepCopies(harness.Case):
             job.check_state(self, job.wait_run("stopped")["step"], self.path("out"))
 
     @harness.labels("repeats")
+    def test_snapshot_without_chunks(self):
+        """A node loses its copies with its chunks, and ranks make another snapshot before the controller has asked the node: its copies
+        come to this node again."""
+        rules = self.path("fault")
+        with self.cluster(nodes=3, devices=1, env={n: {"PTC_FAULT_FILE": rules} for n in ("n0", "n1", "n2")}, **FAST) as c:
+            job = live.Job(c, self.dir, data="100000,7,8,4", run={"copies": {"count": 3}})
+            job.run("dp=2", nodes="n0,n1")
+            job.wait_step(3)
+            job.do("snapshot")
+            self.wait_copies(job, 3)
+            harness.replace_file(rules, ",".join(f"copies.look@{n}=fail" for n in range(1, 9)))
+            self.empty_and_restart(c, "n2")
+            c.wait_nodes(["n2"], 60 * PATIENCE)
+            job.wait_step(job.step() + 3)
+            job.do("snapshot")
+            harness.replace_file(rules, "")
+            self.wait_copies(job, 3)
+            self.assertEqual([], self.events(c, job, "copies_failed"))
+            self.assertEqual([0], [n["store"]["lost_jobs"] for n in c.json("nodes")["nodes"] if n["node"] == "n2"])
+
+    @harness.labels("repeats")
     def test_switch_meanwhile(self):
         """A switch that begins while copies come slowly does not wait for them."""
         with self.cluster(nodes=3, devices=1, copies={"rate": "1MiB"}, **FAST) as c:
