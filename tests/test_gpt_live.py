@@ -342,7 +342,6 @@ class GptLive(harness.Case):
                    step=step, lost=lost, back=back, seconds=parts, whys=whys)
         self.come_back(c, victim, cables)
         if self.random.random() < 0.5 and config != full:
-            self.copied(job)  # by then it is known which copies have gone with the node's chunks (docs/failures.md, "A node comes back")
             job.resize(full)
         job.wait_step(step + 2, 120)
 

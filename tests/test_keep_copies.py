@@ -465,6 +465,60 @@ class KeepCopies(harness.Case):
             job.check_state(self, job.wait_run("stopped")["step"], self.path("after"))
 
     @harness.labels("repeats")
+    def test_joins_without_chunks(self):
+        """Ranks that train are moved onto a node whose copies have gone with its chunks, before the controller has asked it; and it
+        loses its chunks once more when the switch has begun. Nothing is aborted, and copies are made again."""
+        rules = self.path("fault")
+        env = {n: {"PTC_FAULT_FILE": rules} for n in ("n0", "n1", "n2")}
+        no_look = ",".join(f"copies.look@{n}=fail" for n in range(1, 9))
+        with self.cluster(nodes=3, devices=1, env=env, lease_ttl="2s", node_lost_after="1h") as c:
+            job = live.Job(c, self.dir, data="100000,7,8,4", run={"copies": {"count": 2}})
+            job.run("tp=2", nodes="n0,n1")
+            for during, joins in (False, "n2"), (True, "n1"):
+                job.wait_step(job.step() + 3)
+                job.do("snapshot")
+                self.wait_copies(job, 2)
+                self.assertIn(joins, {k[0] for k in self.document(c, job)["keepers"]})
+                harness.replace_file(rules, no_look + ",etcd.commit1.after=hold" * during)
+                if not during:
+                    self.empty_and_restart(c, joins)
+                    c.wait_nodes([joins], 60 * PATIENCE)
+                with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                    resized = pool.submit(job.resize, "tp=2", nodes=f"n0,{joins}")
+                    if during:
+                        wait_for(lambda: job.status()["phase"] == "commit1", 60 * PATIENCE, "the first commit", 0.05)
+                        self.empty_and_restart(c, joins)
+                        harness.replace_file(rules, no_look)
+                    resized.result()
+                harness.replace_file(rules, "")
+                self.assertIn(joins, {r["node"] for r in job.status()["ranks"]})
+                self.wait_copies(job, 2)
+            self.assertEqual([], self.events(c, job, "aborted", "copies_failed"))
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("out"))
+
+    @harness.labels("repeats")
+    def test_snapshot_without_chunks(self):
+        """A node loses its copies with its chunks, and ranks make another snapshot before the controller has asked the node: its copies
+        come to this node again."""
+        rules = self.path("fault")
+        with self.cluster(nodes=3, devices=1, env={n: {"PTC_FAULT_FILE": rules} for n in ("n0", "n1", "n2")}, **FAST) as c:
+            job = live.Job(c, self.dir, data="100000,7,8,4", run={"copies": {"count": 3}})
+            job.run("dp=2", nodes="n0,n1")
+            job.wait_step(3)
+            job.do("snapshot")
+            self.wait_copies(job, 3)
+            harness.replace_file(rules, ",".join(f"copies.look@{n}=fail" for n in range(1, 9)))
+            self.empty_and_restart(c, "n2")
+            c.wait_nodes(["n2"], 60 * PATIENCE)
+            job.wait_step(job.step() + 3)
+            job.do("snapshot")
+            harness.replace_file(rules, "")
+            self.wait_copies(job, 3)
+            self.assertEqual([], self.events(c, job, "copies_failed"))
+            self.assertEqual([0], [n["store"]["lost_jobs"] for n in c.json("nodes")["nodes"] if n["node"] == "n2"])
+
+    @harness.labels("repeats")
     def test_switch_meanwhile(self):
         """A switch that begins while copies come slowly does not wait for them."""
         with self.cluster(nodes=3, devices=1, copies={"rate": "1MiB"}, **FAST) as c:

@@ -366,8 +366,12 @@ class Older(harness.Case):
             c.nodes[second].kill()
             os.rename(c.nodes[second].chunk_dir, aside)
             c.restart(second)
-            self.refused(c, "resize", job.name, "--config", "tp=2", "--nodes", f"{first},{second}", "--wait",
-                         contains="its chunks cannot be used", timeout_s=120 * PATIENCE)
+            ranks = set(job.processes())
+            for config in "tp=2", "dp=2":  # what ranks hold under dp=2 is not known yet
+                line = self.refused(c, "resize", job.name, "--config", config, "--nodes", f"{first},{second}", "--wait",
+                                    contains=f"check: node {second}: ", timeout_s=120 * PATIENCE)
+                self.assertRegex(line, "its chunks cannot be used: .* the job keeps .*: name other nodes")
+            self.assertEqual(ranks, set(job.processes()), "ranks were stopped for a switch that could not be made")
             wait_for(lambda: job.status()["copies"]["fewest"] == 2, 60 * PATIENCE, "copies without it", 0.1)
             c.nodes[second].kill()
             shutil.rmtree(c.nodes[second].chunk_dir)

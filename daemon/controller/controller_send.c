@@ -94,10 +94,30 @@ static void read_finish(struct ptc_controller *ctl, uint32_t node, const void *d
 	ptc_pb_free(&r->base);
 }
 
+/* Whether older snapshots that the job keeps are on the node. */
+static bool keeps_older(const struct ptc_controller *ctl, const char *node)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < ctl->older.doc.n; i++)
+		any = any || ptc_older_has(&ctl->older.doc.v[i], node);
+	return any;
+}
+
+/* What helps where CHECK finds that the node has no chunks and Prepare will not make new ones. */
+static const char *advice(const struct call *c, int status)
+{
+	if (c->op != PTC_OP_CHECK || (status != PTC_ELOST && status != PTC_ECORRUPT))
+		return "";
+	if (keeps_older(c->ctl, ptc_cluster_node(c->ctl->all->cluster, c->node)->doc.name))
+		return "; snapshots that the job keeps may come back with them: name other nodes";
+	return "; copies may come back with them, or are made again: ask again when `ptcctl status` tells of enough";
+}
+
 static void answer(struct call *c, int status, const struct ptc_error *err, const void *data, size_t len,
 		   const char *later)
 {
-	char text[PTC_ERROR_MAX + PTC_NAME_MAX + 8] = "";
+	char text[PTC_ERROR_MAX + PTC_NAME_MAX + 128] = "";
 	struct ptc_error why = PTC_ERROR_INIT;
 	struct ptc_job_event ev = {
 		.kind = PTC_EV_REPLY, .seq = c->seq, .node = c->node, .text = text, .passed = later != NULL
@@ -115,8 +135,8 @@ static void answer(struct call *c, int status, const struct ptc_error *err, cons
 		read_finish(c->ctl, c->node, data, len);
 	}
 	if (status)
-		snprintf(text, sizeof text, "node %s: %s", ptc_cluster_node(c->ctl->all->cluster, c->node)->doc.name,
-			 err->text);
+		snprintf(text, sizeof text, "node %s: %s%s", ptc_cluster_node(c->ctl->all->cluster, c->node)->doc.name,
+			 err->text, advice(c, status));
 	if (status == PTC_EPEER && !c->ctl->gone)
 		ptc_controller_suspect(c->ctl, c->node, c->lease);
 	if (status && c->op == PTC_OP_FINISH &&
@@ -243,17 +263,21 @@ static void some(void *arg, uint64_t generation, uint64_t snapshot)
 	*(bool *)arg = false;
 }
 
-/* Whether no document names a table on the node but the record, of whose nodes the node knows by itself; or the switch
- * counts on none of these. A bridge is no reason to wait for chunks that are gone. */
-static bool names_nothing(const struct ptc_controller *ctl, uint32_t node)
+/* Whether the node may begin anew where its chunks cannot be used. No document names a table there but the record, of
+ * whose nodes the node knows by itself; or the switch counts on none of these. What ranks held is committed before
+ * Prepare, and the nodes of these ranks have all of it: so copies of what was before hold nothing up, whether the
+ * keeper has found that they are gone or not. A bridge is no reason either to wait for chunks that are gone. */
+static bool begins_anew(const struct ptc_controller *ctl, uint32_t node)
 {
 	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
 	bool nothing = true;
 
+	if (keeps_older(ctl, name))
+		return false;
+	if (ctl->intent.run_from && ctl->intent.kind == PTC_SWITCH_RESIZE)
+		return true;
 	ptc_copies_tables(&ctl->copies, name, some, &nothing);
 	ptc_copies_tables(&ctl->maybe, name, some, &nothing);
-	for (size_t i = 0; i < ctl->older.doc.n; i++)
-		nothing = nothing && !ptc_older_has(&ctl->older.doc.v[i], name);
 	return nothing || ptc_copy_keeper_emptied(ctl, name);
 }
 
@@ -269,7 +293,7 @@ static int encode_prepare(struct ptc_controller *ctl, const struct ptc_job_updat
 	req.version = PTC_WIRE_VERSION;
 	req.info = info;
 	req.dry_run = up->op == PTC_OP_CHECK;
-	req.anew = names_nothing(ctl, up->node);
+	req.anew = begins_anew(ctl, up->node);
 	req.yields = yields.list;
 	req.n_yields = yields.n;
 	rc = ptc_pb_encode(&req.base, data, len, err);
@@ -677,6 +701,47 @@ static bool layout_known(const struct ptc_controller *ctl)
 	return !ctl->intent.run_to || ctl->view.to.layout_hash[0];
 }
 
+/* Whether Prepare fails there if the chunks cannot be used. A node of the old generation makes new ones in Capture, or
+ * is left out by Seal. */
+static bool counts_on_chunks(const struct ptc_controller *ctl, uint32_t node)
+{
+	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
+
+	return ctl->intent.to_snapshot && keeps_older(ctl, name) && !ptc_controller_ranks_on(ctl, name);
+}
+
+static void chunks_answered(void *arg, int status, const struct ptc_error *err, const void *data, size_t len)
+{
+	const bool gone = status == PTC_ELOST || status == PTC_ECORRUPT;
+
+	(void)data, (void)len;
+	answer(arg, gone ? status : 0, err, NULL, 0, NULL);
+}
+
+/* CHECK without a layout asks nothing but whether the chunks can be used: by a fetch of nothing, from a table that is
+ * not there yet. */
+static void ask_chunks(struct call *c, struct ptc_rpc_channel *channel)
+{
+	struct ptc_controller *ctl = c->ctl;
+	Ptc__V1__FetchRequest req = PTC__V1__FETCH_REQUEST__INIT;
+	struct ptc_error err = PTC_ERROR_INIT;
+	void *data = NULL;
+	size_t len = 0;
+	int rc;
+
+	req.version = PTC_WIRE_VERSION;
+	req.uuid = ctl->uuid;
+	req.generation = ctl->intent.to_generation;
+	req.snapshot = ctl->intent.to_snapshot;
+	rc = ptc_pb_encode(&req.base, &data, &len, &err);
+	if (rc)
+		fail_later(c, rc, &err);
+	else
+		ptc_rpc_unary_async(ctl->all->client, channel, "/ptc.v1.Peer/Fetch", data, len, CONTROL_TIMEOUT_MS,
+				    chunks_answered, c);
+	ptc_free(data);
+}
+
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
 	const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, up->node);
@@ -695,8 +760,11 @@ void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update
 	c->all_up = all_up(&ctl->view);
 	if (rc) {
 		fail_later(c, rc, &err);
-	} else if (up->op == PTC_OP_CHECK && !layout_known(ctl)) {
-		fail_later(c, 0, &err); /* what the ranks will hold is known when they have built it */
+	} else if (up->op == PTC_OP_CHECK && !layout_known(ctl)) { /* what ranks will hold they say as they build */
+		if (counts_on_chunks(ctl, up->node))
+			ask_chunks(c, channel);
+		else
+			fail_later(c, 0, &err);
 	} else if (methods[up->op].reply) {
 		pull_start(c, channel, data, len);
 	} else {

@@ -38,7 +38,7 @@ static bool unusable(int status)
 	return status == PTC_ELOST || status == PTC_ECORRUPT;
 }
 
-/* As if nothing were here: when it comes to it, the controller has left this node's tables out, and it begins anew. */
+/* As if nothing were here: when it comes to it, this node has begun anew. */
 static int prepare_dry_anew(struct ptc_agent *agent, const struct ptc_switch_view *v, struct prepared *ret,
 			    struct ptc_error *err)
 {
@@ -47,7 +47,7 @@ static int prepare_dry_anew(struct ptc_agent *agent, const struct ptc_switch_vie
 }
 
 static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v, const struct ptc_table_key *key,
-		       struct prepared *ret, struct ptc_error *err)
+		       bool anew, struct prepared *ret, struct ptc_error *err)
 {
 	struct ptc_store_boxes missing = { 0 };
 	struct ptc_table *table = NULL, *src = NULL;
@@ -55,6 +55,8 @@ static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v,
 	struct ptc_error why = PTC_ERROR_INIT;
 	int rc = ptc_agent_table_there(agent, key, &before, &why);
 
+	if (unusable(rc) && !ptc_switch_gets_anew(v, anew))
+		return ptc_error_set(err, rc, "%s", why.text);
 	if (unusable(rc))
 		return prepare_dry_anew(agent, v, ret, err);
 	rc = rc ? ptc_error_set(err, rc, "%s", why.text) : ptc_table_begin(agent->env.store, key, &table, err);
@@ -201,7 +203,7 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 		rc = ptc_switch_begin_anew(agent, &view, req->info->uuid, req->anew, err);
 	}
 	if (!rc)
-		rc = req->dry_run ? prepare_dry(agent, &view, &key, &done, err)
+		rc = req->dry_run ? prepare_dry(agent, &view, &key, req->anew, &done, err)
 				  : prepare_real(op, req, &view, &key, &done, err);
 	if (!rc && !req->dry_run)
 		job_prepared(op, req->info->id, &key, done.copied_bytes);

@@ -187,6 +187,11 @@ static bool is_source(const struct ptc_switch_view *v)
 	return false;
 }
 
+bool ptc_switch_gets_anew(const struct ptc_switch_view *v, bool anew)
+{
+	return anew || !v->usable[v->self] || is_source(v);
+}
+
 int ptc_switch_begin_anew(struct ptc_agent *agent, const struct ptc_switch_view *v, const char *uuid, bool anew,
 			  struct ptc_error *err)
 {

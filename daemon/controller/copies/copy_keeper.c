@@ -263,6 +263,32 @@ static bool left_alone(const struct ptc_copy_keeper_push *p)
 	return p->status == PTC_ELOST || p->status == PTC_ECORRUPT || (p->stuck && p->status);
 }
 
+static bool among(char (*names)[PTC_NAME_MAX + 1], size_t n, const char *node)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(names[i], node) == 0)
+			return true;
+	return false;
+}
+
+/* A node of which the last look did not know that its chunks are gone, for it has no table of what is committed now.
+ * True: it may make new ones the next time. Not where older snapshots would come back with the chunks. */
+static bool starts_anew(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_push *p)
+{
+	const struct ptc_older_doc *older = &c->ctl->older.doc;
+
+	if ((p->status != PTC_ELOST && p->status != PTC_ECORRUPT) || among(c->without, c->nwithout, p->node) ||
+	    among(c->emptied, c->nemptied, p->node))
+		return false;
+	for (size_t i = 0; i < older->n; i++)
+		if (ptc_older_has(&older->v[i], p->node))
+			return false;
+	if (!PTC_MORE(c->emptied, c->nemptied))
+		return false;
+	memcpy(c->emptied[c->nemptied++], p->node, strlen(p->node) + 1);
+	return true;
+}
+
 static void no_room(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_push *p)
 {
 	const char *why = p->stuck ? "for 30 s it has moved no byte of them" : p->err.text;
@@ -308,10 +334,10 @@ static void pushed(struct ptc_copy_keeper *c)
 	if (full && make_room(c))
 		return;
 	for (size_t i = 0; i < c->npushes; i++)
-		if (c->pushes[i]->status == PTC_ENOSPC || left_alone(c->pushes[i]))
+		if (c->pushes[i]->status == PTC_ENOSPC || (left_alone(c->pushes[i]) && !starts_anew(c, c->pushes[i])))
 			no_room(c, c->pushes[i]);
 	if (!fine && full + gone == c->npushes) {
-		rest(c, 0); /* other nodes are tried */
+		rest(c, 0); /* other nodes are tried, or the same ones with new chunks */
 		return;
 	}
 	if (!fine) {
@@ -406,6 +432,7 @@ static struct ptc_copy_keeper *keeper_free(struct ptc_copy_keeper *c)
 {
 	round_done(c);
 	ptc_free(c->full);
+	ptc_free(c->emptied);
 	ptc_free(c->without);
 	ptc_free(c);
 	return NULL;
@@ -518,6 +545,8 @@ static void note_situation(struct ptc_copy_keeper *c, uint64_t epoch)
 		c->told_short = c->told_short && c->config.steps; /* else it would be told with each step */
 		c->failures = 0;
 	}
+	if (c->epoch != epoch || c->record_revision != ctl->record_revision)
+		c->nemptied = 0;
 	if (c->epoch != epoch || ptc_sys_now_ns() >= c->full_until_ns)
 		c->nfull = 0;
 	if (c->epoch != epoch)

@@ -85,6 +85,10 @@ struct ptc_copy_keeper {
 	size_t nfull;
 	char refused[400]; /* the last of them, and why */
 	int64_t full_until_ns;
+	/* Targets that turned out to have no chunks, while documents name only tables of earlier states there: these
+	 * may start with new ones. Until the record or a node's state changes. */
+	char (*emptied)[PTC_NAME_MAX + 1];
+	size_t nemptied;
 	/* the round under way */
 	struct ptc_copies_doc next;        /* what the document is to be */
 	char (*without)[PTC_NAME_MAX + 1]; /* as in ptc_copy_keeper_seen: this round does not read from them, and they

@@ -376,6 +376,19 @@ static void look_older(struct look *k)
 			k->older[i] |= ptc_older_has(&d->v[o], k->view.nodes[i]);
 }
 
+/* Nodes of the view are asked. */
+static void look_emptied(struct look *k)
+{
+	for (size_t i = 0; i < k->c->nemptied; i++) {
+		size_t n = 0;
+
+		while (n < k->view.nnodes && strcmp(k->view.nodes[n], k->c->emptied[i]) != 0)
+			n++;
+		if (n == k->view.nnodes)
+			ptc_require(note_without(k, k->c->emptied[i]) == 0);
+	}
+}
+
 void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 {
 	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, look_ask, true },
@@ -412,6 +425,7 @@ void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 	}
 	look_leaving(k);
 	look_older(k);
+	look_emptied(k);
 	for (size_t i = 0; i < c->nfull; i++)
 		for (uint32_t n = 0; n < k->nodes.n; n++)
 			if (strcmp(k->nodes.names[n], c->full[i]) == 0)

@@ -546,6 +546,44 @@ static void test_one_full(void **state)
 	assert_int_equal(seen.told, 1);
 }
 
+/* The node that is to get copies has no chunks. */
+static void answer_gone(void)
+{
+	struct ptc_copy_keeper *c = w->ctl.keeper;
+	struct ptc_copy_keeper_push push = { .c = c, .node = "n8", .status = PTC_ELOST };
+
+	answer_round(1, true, false);
+	assert_int_equal(c->phase, PTC_KEEPER_PUSHING);
+	c->pushes = (struct ptc_copy_keeper_push *[]){ &push };
+	c->npushes = 1;
+	c->pushed(c);
+	c->pushes = NULL;
+	c->npushes = 0;
+}
+
+/* Only the push shows that a node's chunks are gone, where it has copies of earlier states: it may make new ones, once.
+ * A node that keeps older snapshots may not. */
+static void test_no_chunks(void **state)
+{
+	struct ptc_older_doc *older = &w->ctl.older.doc;
+
+	(void)state;
+	looks(1);
+	answer_gone();
+	assert_true(w->ctl.keeper->nemptied == 1 && !w->ctl.keeper->nfull && !seen.failed_told);
+	looks(2);
+	answer_gone();
+	assert_true(w->ctl.keeper->nemptied == 1 && w->ctl.keeper->nfull == 1 && seen.failed_told == 1);
+	w->ctl.record_revision++;
+	w->ctl.keeper->nfull = 0;
+	older->n = 1;
+	assert_int_equal(ptc_older_node_add(&older->v[0], "n8"), 0);
+	looks(3);
+	assert_int_equal(w->ctl.keeper->nemptied, 0);
+	answer_gone();
+	assert_true(!w->ctl.keeper->nemptied && w->ctl.keeper->nfull == 1);
+}
+
 /* The step that status names; -1: none. */
 static json_int_t copied_step(void)
 {
@@ -754,6 +792,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_budget, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_short_steps, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_one_full, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_no_chunks, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_copied_step, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_budget_in_steps, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_leave_bounded, setup, teardown),
