@@ -5,7 +5,7 @@
 #include "base/limits.h"
 #include "base/memory/huge_map.h"
 #include "daemon/store/internal.h"
-#include "daemon/store/test_store_place.h"
+#include "daemon/store/test_store_items.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -16,7 +16,6 @@
 #endif
 
 #define MIB    (1 << 20)
-#define ITEM   ((int64_t)900 << 10) /* one to a chunk */
 #define TABLES 24
 
 /* AddressSanitizer maps what LMDB allocates before LMDB maps its file, so the file comes to another place. */
@@ -66,47 +65,6 @@ static uint64_t in_huge_pages(const struct place *p)
 	return sum;
 }
 
-/* A table of n items, each filled with its generation and number. */
-static void make(struct ptc_store *s, uint64_t generation, uint32_t n)
-{
-	struct ptc_table_key k = key_of(JOB_A, generation, generation);
-	struct ptc_store_box b[TABLES];
-	uint8_t *bytes = malloc(ITEM);
-	uint32_t ext[TABLES];
-	struct ptc_table *t;
-
-	for (uint32_t i = 0; i < n; i++)
-		b[i] = (struct ptc_store_box){ i, BOX1(0, ITEM) };
-	ok(ptc_table_begin(s, &k, &t, err));
-	ok(ptc_table_reserve(t, b, n, ext, err));
-	for (uint32_t i = 0; i < n; i++) {
-		memset(bytes, (int)(generation * 31 + i), ITEM);
-		fill_extent(t, ext[i], bytes, ITEM);
-		ok(ptc_table_filled(t, ext[i], err));
-	}
-	ok(ptc_table_seal(t, err));
-	ptc_table_unref(t);
-	free(bytes);
-}
-
-static void expect(struct ptc_store *s, uint64_t generation, uint32_t n)
-{
-	struct ptc_table_key k = key_of(JOB_A, generation, generation);
-	uint8_t *got = malloc(ITEM), *want = malloc(ITEM);
-	struct ptc_box b = BOX1(0, ITEM);
-	struct ptc_table *t;
-
-	ok(ptc_table_open(s, &k, &t, err));
-	for (uint32_t i = 0; i < n; i++) {
-		memset(want, (int)(generation * 31 + i), ITEM);
-		ok(ptc_table_read(t, i, &b, got, err));
-		assert_memory_equal(got, want, ITEM);
-	}
-	ptc_table_unref(t);
-	free(got);
-	free(want);
-}
-
 static void new_chunks_are_huge_pages(void **state)
 {
 	struct ptc_store *s;
@@ -117,8 +75,8 @@ static void new_chunks_are_huge_pages(void **state)
 	can = PLACES_MAPS && collapses(p.dir);
 	s = store_open(&p, 64 * MIB);
 	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
-	make(s, 1, TABLES);
-	expect(s, 1, TABLES);
+	ok(items_make(s, JOB_A, 1, TABLES, err));
+	items_expect(s, JOB_A, 1, TABLES);
 	/* at least what is tried first, whatever it costs here */
 	if (can)
 		assert_true(in_huge_pages(&p) >= PTC_HUGE_PAGE_BYTES);
@@ -179,10 +137,10 @@ static void cold_chunks_get_only_their_own_blocks(void **state)
 			used = 0;
 		}
 		chunks[g] = g > 16 ? PTC_MIN(TABLES, 1 + (uint32_t)rand_r(&seed) % 12) : 1;
-		make(s, g, chunks[g]);
+		ok(items_make(s, JOB_A, g, chunks[g], err));
 		for (uint64_t i = 1; i <= g; i++)
 			if (chunks[i])
-				expect(s, i, chunks[i]);
+				items_expect(s, JOB_A, i, chunks[i]);
 		ptc_store_stats(s, &st);
 		if (g > 16 && st.file_bytes > (used + chunks[g] + st.chunks_free + 1) * MIB)
 			fail_msg("seed %u, table %llu: the file has %llu bytes, for %u chunks and %llu free ones",

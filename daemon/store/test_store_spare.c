@@ -3,14 +3,12 @@
  * that does so while nobody else works runs only in the last test; the others take its steps. */
 #include "base/check.h"
 #include "daemon/store/internal.h"
-#include "daemon/store/test_store_place.h"
+#include "daemon/store/test_store_items.h"
 
 #include <sys/vfs.h>
 #include <linux/magic.h>
 
-#define MIB  (1 << 20)
-#define ITEM ((int64_t)900 << 10) /* a little less than a chunk */
-#define MAX  32
+#define MIB (1 << 20)
 
 static const char *base;
 
@@ -25,50 +23,6 @@ static struct ptc_store *open_with(const struct place *p, uint64_t ceiling, uint
 	if (!thread)
 		ptc_store_huge_end(s);
 	return s;
-}
-
-/* A table of n items of a job, each filled with its generation and number. */
-static int make(struct ptc_store *s, const char *uuid, uint64_t generation, uint32_t n, struct ptc_error *err)
-{
-	struct ptc_table_key k = key_of(uuid, generation, generation);
-	uint8_t *bytes = malloc(ITEM);
-	struct ptc_store_box b[MAX];
-	struct ptc_table *t = NULL;
-	uint32_t ext[MAX];
-	int rc = ptc_table_begin(s, &k, &t, err);
-
-	for (uint32_t i = 0; i < n; i++)
-		b[i] = (struct ptc_store_box){ i, BOX1(0, ITEM) };
-	if (!rc)
-		rc = ptc_table_reserve(t, b, n, ext, err);
-	for (uint32_t i = 0; i < n && !rc; i++) {
-		memset(bytes, (int)(generation * 31 + i), ITEM);
-		fill_extent(t, ext[i], bytes, ITEM);
-		rc = ptc_table_filled(t, ext[i], err);
-	}
-	if (!rc)
-		rc = ptc_table_seal(t, err);
-	ptc_table_unref(t);
-	free(bytes);
-	return rc;
-}
-
-static void expect(struct ptc_store *s, const char *uuid, uint64_t generation, uint32_t n)
-{
-	struct ptc_table_key k = key_of(uuid, generation, generation);
-	uint8_t *got = malloc(ITEM), *want = malloc(ITEM);
-	struct ptc_box b = BOX1(0, ITEM);
-	struct ptc_table *t;
-
-	ok(ptc_table_open(s, &k, &t, err));
-	for (uint32_t i = 0; i < n; i++) {
-		memset(want, (int)(generation * 31 + i), ITEM);
-		ok(ptc_table_read(t, i, &b, got, err));
-		assert_memory_equal(got, want, ITEM);
-	}
-	ptc_table_unref(t);
-	free(got);
-	free(want);
 }
 
 static struct ptc_store_stats stats(struct ptc_store *s)
@@ -116,7 +70,7 @@ static void as_many_as_a_job_uses_and_may_keep(void **state)
 	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
 	assert_int_equal(made(s), 0);
 	assert_false(ptc_store_spare_due(s));
-	ok(make(s, JOB_A, 1, 24, err));
+	ok(items_make(s, JOB_A, 1, 24, err));
 	assert_true(ptc_store_spare_due(s));
 	all_steps(s, SPARE_SAME);
 	assert_true(stats(s).chunks_free < 12);
@@ -126,13 +80,13 @@ static void as_many_as_a_job_uses_and_may_keep(void **state)
 	assert_int_equal(stats(s).chunks_free, 0); /* they end with the store */
 	assert_true(made(s) + CHUNKS_GRAIN > stats(s).chunks_used);
 	assert_true(stats(s).chunks_free <= 24 + CHUNKS_GRAIN);
-	expect(s, JOB_A, 1, 24);
+	items_expect(s, JOB_A, 1, 24);
 	ok(ptc_store_job_delete(s, JOB_A, err));
 	assert_int_equal(made(s), 0);
 	ptc_store_close(s);
 	s = open_with(&p, 96 * MIB, 0, false);
 	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
-	ok(make(s, JOB_A, 1, 24, err));
+	ok(items_make(s, JOB_A, 1, 24, err));
 	assert_true(made(s) < 8); /* what a table took in steps, and did not need */
 	ptc_store_close(s);
 	place_remove(&p);
@@ -148,13 +102,13 @@ static void the_next_table_takes_them(void **state)
 	place_make(&p, base);
 	s = open_with(&p, 96 * MIB, 64 * MIB, false);
 	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
-	ok(make(s, JOB_A, 1, 24, err));
+	ok(items_make(s, JOB_A, 1, 24, err));
 	assert_true(made(s) + CHUNKS_GRAIN > stats(s).chunks_used);
 	file = stats(s).file_bytes;
-	ok(make(s, JOB_A, 2, 12, err));
+	ok(items_make(s, JOB_A, 2, 12, err));
 	assert_true(stats(s).file_bytes <= file + MIB);
-	expect(s, JOB_A, 1, 24);
-	expect(s, JOB_A, 2, 12);
+	items_expect(s, JOB_A, 1, 24);
+	items_expect(s, JOB_A, 2, 12);
 	/* Now the freed ones are ready for the next switch, and those that are left of the others go. */
 	all_steps(s, SPARE_SAME);
 	left = stats(s).chunks_free;
@@ -168,7 +122,7 @@ static void the_next_table_takes_them(void **state)
 	for (struct chunk *c = s->jobs->warm; c; c = c->next)
 		assert_false(c->ahead);
 	assert_false(ptc_store_spare_due(s));
-	expect(s, JOB_A, 2, 12);
+	items_expect(s, JOB_A, 2, 12);
 	ptc_store_close(s);
 	place_remove(&p);
 }
@@ -184,16 +138,16 @@ static void the_ceiling_holds(void **state)
 	s = open_with(&p, 50 * MIB, 64 * MIB, false);
 	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
 	ok(ptc_store_job_create(s, JOB_B, getuid(), err));
-	ok(make(s, JOB_A, 1, 30, err));
+	ok(items_make(s, JOB_A, 1, 30, err));
 	assert_in_range(made(s) + stats(s).chunks_used, 50 - CHUNKS_GRAIN + 1, 50);
-	ok(make(s, JOB_B, 1, 12, err));
+	ok(items_make(s, JOB_B, 1, 12, err));
 	all_steps(s, SPARE_MORE); /* takes nothing from the other job */
 	assert_true(stats(s).chunks_used + stats(s).chunks_free <= 50);
-	ok(make(s, JOB_A, 2, 5, err));
-	assert_int_equal(make(s, JOB_B, 2, 20, &why), PTC_ENOSPC);
-	expect(s, JOB_A, 1, 30);
-	expect(s, JOB_A, 2, 5);
-	expect(s, JOB_B, 1, 12);
+	ok(items_make(s, JOB_A, 2, 5, err));
+	assert_int_equal(items_make(s, JOB_B, 2, 20, &why), PTC_ENOSPC);
+	items_expect(s, JOB_A, 1, 30);
+	items_expect(s, JOB_A, 2, 5);
+	items_expect(s, JOB_B, 1, 12);
 	/* Other memory takes its part of the ceiling, too. */
 	ok(ptc_store_outside_take(s, MIB, err));
 	assert_true(stats(s).chunks_used + stats(s).chunks_free <= 49);
@@ -215,7 +169,7 @@ static void a_full_machine_gets_them_back(void **state)
 	place_make(&p, base);
 	s = open_with(&p, 128 * MIB, 40 * MIB, false);
 	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
-	ok(make(s, JOB_A, 1, 24, err));
+	ok(items_make(s, JOB_A, 1, 24, err));
 	file = stats(s).file_bytes;
 	before = stats(s).chunks_free;
 	assert_true(made(s) + CHUNKS_GRAIN > stats(s).chunks_used);
@@ -225,14 +179,14 @@ static void a_full_machine_gets_them_back(void **state)
 	all_steps(s, SPARE_LESS);
 	assert_int_equal(stats(s).chunks_free, before);
 	assert_true(stats(s).file_bytes <= file + 2 * MIB);
-	expect(s, JOB_A, 1, 24);
-	ok(make(s, JOB_A, 2, 8, err));
+	items_expect(s, JOB_A, 1, 24);
+	ok(items_make(s, JOB_A, 2, 8, err));
 	ok(ptc_store_keep(s, JOB_A, &keep, 1, err));
 	kept = stats(s).chunks_free;
 	assert_true(kept >= 20);
 	all_steps(s, SPARE_LESS);
 	assert_int_equal(stats(s).chunks_free, kept);
-	expect(s, JOB_A, 2, 8);
+	items_expect(s, JOB_A, 2, 8);
 	ptc_store_close(s);
 	place_remove(&p);
 }
@@ -250,7 +204,7 @@ static void while_the_store_is_idle(void **state)
 		s = open_with(&p, 96 * MIB, 64 * MIB, true);
 		ok(ptc_store_job_create(s, JOB_A, getuid(), err));
 		if (!round)
-			ok(make(s, JOB_A, 1, 24, err));
+			ok(items_make(s, JOB_A, 1, 24, err));
 		less = ptc_store_spare_look(s) != SPARE_MORE;
 		want = round ? stats(s).chunks_used - CHUNKS_GRAIN + 1 : 1; /* the first is stopped in the middle */
 		/* 30 s; a machine that is full is no failure */
@@ -260,7 +214,7 @@ static void while_the_store_is_idle(void **state)
 		}
 		if (!less)
 			assert_true(stats(s).chunks_free >= want);
-		expect(s, JOB_A, 1, 24);
+		items_expect(s, JOB_A, 1, 24);
 		ptc_store_close(s);
 	}
 	place_remove(&p);
