@@ -175,8 +175,9 @@ class Live(harness.Case):
             job.do("stop")
 
     def test_node_that_is_waited_for(self):
-        """A node goes down while a switch needs it: the progress says which and for how long, the end what to do."""
-        with self.cluster(nodes=2, devices=2) as c:
+        """A node goes down while a switch needs it: the progress says which and for how long, the end what to do. The node does not count as
+        lost meanwhile: half of the nodes are down, so that would take about as long as the switch waits."""
+        with self.cluster(nodes=2, devices=2, node_lost_after="1h") as c:
             job = live.Job(c, self.dir)
             job.run("tp=2")
             job.wait_step(3)
