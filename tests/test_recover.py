@@ -745,6 +745,8 @@ class Recover(harness.Case):
             self.assertIn(f"given up: {text}\n`ptcctl run JOB` starts it", said)
             self.assertLessEqual(status["step"], 25)
             job.check_state(self, status["step"], self.path("kept"))
+            c.ptcctl("resize", job.name, "--config", "dp=2", "--nodes", "n1,n0", "--wait", timeout_s=60 * PATIENCE)
+            self.assertEqual(text, job.status()["run"]["gave_up"], "a resize starts no ranks of such a job")
 
     # ---- the program takes its nodes down, or hangs --------------------------------------------------------
 

@@ -154,14 +154,14 @@ static void find_on_loop(void *arg)
 
 /* ---- events ------------------------------------------------------------------------------ */
 
-/* Whether it is the commit of a switch that started ranks: what is before is of an earlier run. */
+/* Whether it is the commit of `ptcctl run`: what is before is of an earlier run. A resize of a job that has given up
+ * starts no ranks. */
 static bool starts(const json_t *event)
 {
 	const char *kind = json_string_value(json_object_get(event, "kind"));
 	const char *what = json_string_value(json_object_get(json_object_get(event, "switch"), "kind"));
 
-	return kind && what && strcmp(kind, "committed") == 0 &&
-	       (strcmp(what, "run") == 0 || strcmp(what, "resize") == 0);
+	return kind && what && strcmp(kind, "committed") == 0 && strcmp(what, "run") == 0;
 }
 
 /* Why the job's ranks are not started again: its newest event `gave_up`, of etcd, or of what this daemon remembers. */
