@@ -587,7 +587,8 @@ class Archive(harness.Case):
         def points(rules):
             harness.replace_file(self.path("fault"), rules)
         points("")
-        env = {"n0": {"PTC_FAULT_FILE": self.path("fault"), "PTC_FAULT_LIST": self.path("points")}}
+        passed = os.environ.get("PTC_FAULT_LIST", self.path("points")) # test_crash wants to know them, too
+        env = {"n0": {"PTC_FAULT_FILE": self.path("fault"), "PTC_FAULT_LIST": passed}}
         with self.cluster(nodes=1, devices=4, env=env) as c:
             mount = Mount(self, c)
             hung = [self.kept(c, {"dir": mount.path("archive")}, f"hung-{i}") for i in range(AT_ONCE)]
@@ -600,7 +601,7 @@ class Archive(harness.Case):
             points("child.killed@*=hold")
             for job in hung:
                 job.delete(timeout_s=60 * PATIENCE)
-            with open(self.path("points")) as f:
+            with open(passed) as f:
                 wait_for(lambda: "child.killed" in f.read().split(), 60 * PATIENCE, "a killed writer", 0.1)
             other = self.kept(c, {}, "other")
             other.imported("tp=1")

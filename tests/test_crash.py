@@ -1048,8 +1048,8 @@ class Crash(harness.Case):
 
     def elsewhere(self, client):
         """Blocks that are healed, one that is not, copies, an etcd that is full, a probe, ranks that are held, another etcd, nodes that join,
-        devices, ranks that build ahead, devices that are left, daemons of one machine, damaged pages of a store: of clusters of their
-        own, whose stores may be written to."""
+        devices, ranks that build ahead, devices that are left, daemons of one machine, damaged pages of a store, an answer of etcd that is
+        lost, writers that hang: of clusters of their own, whose stores may be written to."""
         for module, test in (("test_damage", "Damage.test_another_copy"), ("test_damage", "Damage.test_unhealed"),
                              ("test_keep_copies", "KeepCopies.test_racks"), ("test_older", "Older.test_room"), ("test_quota", "Quota.test_full"),
                              ("test_probe", "Remembered.test_plans"), ("test_recover", "Recover.test_no_step_lost"),
@@ -1057,7 +1057,8 @@ class Crash(harness.Case):
                              ("test_gpu_live", "GpuLive.test_survivors"),
                              ("test_recover_cluster", "RecoverCluster.test_what_is_missing_is_said"),
                              ("test_ahead", "Ahead.test_no_snapshot_yet"), ("test_straggler", "Straggler.test_left"),
-                             ("test_near", "Near.test_memory"), ("test_flips", "Flips.test_store_while_down")):
+                             ("test_near", "Near.test_memory"), ("test_flips", "Flips.test_store_while_down"),
+                             ("test_keep_copies", "KeepCopies.test_answer_lost"), ("test_archive", "Archive.test_kills_do_not_end_it")):
             r = subprocess.run([sys.executable, "-B", os.path.join(ROOT, "tests", "run"), module, test], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, env={**os.environ, **client})
             self.assertEqual(0, r.returncode, r.stdout)
