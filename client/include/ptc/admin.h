@@ -86,7 +86,7 @@ PTC_ADMIN_API int ptc_admin_job_delete(struct ptc_admin *a, const char *job, str
 /* Ends a switch or an import before its last commit (a resize has two). id: the number of an import; 0: the switch or
  * import under way. PTC_ESTATE: nothing is under way, or the last commit has begun. */
 PTC_ADMIN_API int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err);
-/* Makes a node that is down count as lost: no switch waits for it. undo: takes that back. Root only. PTC_ESTATE: up. */
+/* Counts a node that is down as lost: no switch waits for it. undo: reverts that. Root only. PTC_ESTATE: it is up. */
 PTC_ADMIN_API int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct ptc_error *err);
 /* Takes a node that is gone for good out of the list. Root only. PTC_ESTATE: it is up, or a job is laid out on it. */
 PTC_ADMIN_API int ptc_admin_node_forget(struct ptc_admin *a, const char *node, struct ptc_error *err);

@@ -118,8 +118,9 @@ PTC_ADMIN_API int ptc_admin_read_rank(struct ptc_admin *a, const char *job, cons
 
 /* ---- several reads at once ----------------------------------------------------------- */
 
-/* A read in two halves. Each read costs a round trip, which is nearly all the time of a small item. So begin several
- * before you take the first. Of each read that has begun, at most 4 MiB wait in the transport until you take it. */
+/* A read in two calls: one begins it, the other takes its bytes. Each read costs a round trip, which is nearly all the
+ * time of a small item. So begin several before you take the first. Of each read that has begun, at most 4 MiB wait in
+ * the transport until you take it. */
 struct ptc_admin_reading;
 PTC_ADMIN_API int ptc_admin_read_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e,
 				       uint32_t item, uint64_t offset, uint64_t length,

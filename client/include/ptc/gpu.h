@@ -26,13 +26,14 @@ typedef struct ptc_client ptc_client;
  * memory: all changes happen in the order of this stream. Before ptc_boundary, let this stream wait for your work on
  * other streams. After ptc_update_begin, let other streams wait for the work that is queued on this stream. From this
  * call on, ptc_boundary and ptc_update_begin make the device write a mark, in the order of the stream, and do not wait
- * for it; each call takes some microseconds. A stop then waits for the mark and not for the whole device, which may
- * hang in a collective. Call this after ptc_next, in each generation, on a thread where the stream's device is current.
- * Call it before you capture a CUDA graph with an update. A graph that was captured earlier does not clear the mark
- * when it changes the state. libptc cannot see that, and would take the state for whole in the middle of a launch. So
- * call ptc_update_begin before each launch of such a graph. 1: marks are in use. 0: they are not, and stops wait for
- * the whole device. The reason is one of these: there is no driver or no current device; the driver cannot write marks;
- * another stream was named in this generation; the stream is capturing a CUDA graph. */
+ * for it; each call takes some microseconds. A mark is a number in host memory; it says up to where the device has done
+ * the work of the stream. A stop then waits for the mark and not for the whole device, which may hang in a collective.
+ * Call this after ptc_next, in each generation, on a thread where the stream's device is current. Call it before you
+ * capture a CUDA graph with an update. A graph that was captured earlier does not clear the mark when it changes the
+ * state. libptc cannot see that, and would take the state for whole in the middle of a launch. So call ptc_update_begin
+ * before each launch of such a graph. 1: marks are in use. 0: they are not, and stops wait for the whole device. The
+ * reason is one of these: there is no driver or no current device; the driver cannot write marks; another stream was
+ * named in this generation; the stream is capturing a CUDA graph. */
 PTC_API int ptc_stream(ptc_client *c, void *stream);
 /* Takes the place of ptc_update_begin for an update in a CUDA graph. Call this while `stream` captures the graph,
  * before the first change of declared memory is captured. Each launch of the graph then clears the device's mark first.

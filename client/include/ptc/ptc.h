@@ -103,7 +103,7 @@ struct ptc_shard_box {
 
 enum ptc_tensor_flags {
 	PTC_TENSOR_TIED = 1, /* this name is on several pipeline stages on purpose, with equal bytes */
-	/* `data` must be memory that the CUDA driver knows. Without the flag libptc asks the driver. */
+	/* `data` must be memory that the CUDA driver knows. Without the flag libptc asks the driver whether it is. */
 	PTC_TENSOR_DEVICE = 2,
 };
 
@@ -157,7 +157,7 @@ PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, c
 PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,
 			   size_t tag_capacity);
 /* Call it after the last declaration. Blocks until the generation is committed. 1: declared memory, blobs and cursors
- * have the values of the snapshot, also those set before. 0: no state yet. PTC_R_STALE: the switch failed; ptc_next. */
+ * are those of the snapshot, whatever was set before. 0: no state yet. PTC_R_STALE: the switch failed; ptc_next. */
 PTC_API int ptc_restore(ptc_client *c);
 /* The step of the values that ptc_restore gave. It is greater than start_step of ptc_next if the old ranks have trained
  * meanwhile (job.yaml, `build: ahead`); blobs and cursors are then of that step, too. */
@@ -174,7 +174,7 @@ PTC_API int ptc_on_stop(ptc_client *c, int (*fn)(void *arg, uint64_t step), void
 PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
 /* fn calls this, and then returns nonzero, if the state cannot be taken here but at a later boundary, for example while
  * gradients of several micro-steps add up. The stop moves to the next boundary on every rank. After 1024 such moves in
- * a row the stop is refused with the rank and `why`. ptc_finish has no later boundary: the call refuses its stop. */
+ * a row the stop is refused with the rank and `why`. In ptc_finish this call has the effect of ptc_stop_refuse. */
 PTC_API int ptc_stop_later(ptc_client *c, const char *why);
 /* For fn. 1: the stop is still at this step (in ptc_finish: always). 0: another rank was past this step, so the stop
  * is at a later step: fn must return nonzero. While fn waits for other ranks, it must call this repeatedly. */
@@ -182,12 +182,12 @@ PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
  * declared memory as state any more, and call ptc_next. Blocks while the state is taken. If no stop is pending, takes
- * tens of nanoseconds (after ptc_stream: microseconds). The first step is that of ptc_start_step; none is left out. */
+ * tens of nanoseconds (after ptc_stream: microseconds). The first call has the step of ptc_start_step, each later one
+ * the next step. PTC_R_INVALID: `step` is another; nothing has changed. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary
- * (`whole` of `status --format json`). If ptcd holds the rank (ptc_survive), this call blocks until ptcd lets it go on:
- * at most 5 minutes, not counting frozen time. Call it also before each launch of a CUDA graph that was captured before
- * ptc_stream (gpu.h). */
+ * (`whole` of `status --format json`). Blocks while ptcd holds the rank (ptc_survive): at most 5 minutes, not counting
+ * frozen time. Call it also before each launch of a CUDA graph that was captured before ptc_stream (gpu.h). */
 PTC_API void ptc_update_begin(ptc_client *c);
 /* Says that training is over after `step`: the step of the last ptc_boundary, or the one after it. Blocks. 0: all is
  * committed. 1: call ptc_next. */

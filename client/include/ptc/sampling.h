@@ -35,8 +35,8 @@ PTC_API uint64_t ptc_micro_steps(const struct ptc_sampling *s);
  * of range. */
 PTC_API uint64_t ptc_rank_micro_steps(const struct ptc_sampling *s, uint32_t dp_rank);
 /* Computes one micro batch of a rank, for the step that begins at `position` (samples consumed since the job's start).
- * Both arrays take micro_batch entries. Weights are 1. Slots beyond the global batch repeat a sample of the batch, and
- * have weight 0. The loss of a step is the sum of weight * loss over all ranks and micro steps, divided by
+ * Both arrays take micro_batch entries. A slot of the global batch has weight 1. Slots beyond the batch repeat a sample
+ * of it, and have weight 0. The loss of a step is the sum of weight * loss over all ranks and micro steps, divided by
  * global_batch. Returns 0 or PTC_R_INVALID. */
 PTC_API int ptc_micro_batch(const struct ptc_sampling *s, uint64_t position, uint64_t micro_step, uint32_t dp_rank,
 			    uint64_t *ret_samples, float *ret_weights);

@@ -37,8 +37,8 @@ typedef struct ptc_client ptc_client;
 PTC_API int ptc_survive(ptc_client *c, int yes);
 /* The program's own checks of its promise have passed for the boundary to come. `ptcctl status` shows its step. */
 PTC_API int ptc_survive_checked(ptc_client *c);
-/* Why the promise is broken in this generation; NULL: it is not. The text is valid until ptc_next. With `why`, one
- * line, the program breaks it. ptcd then keeps at most 255 bytes of it; the first reason stays. */
+/* Why the promise is broken in this generation; NULL: it is not. The text is valid until ptc_next. With `why` (one
+ * line) the program takes its promise back for this generation. ptcd keeps 255 bytes of the first such text. */
 PTC_API const char *ptc_survive_broken(ptc_client *c, const char *why);
 /* Call this before a rank gives up and frees memory. Waits until ptcd has copied the memory or does not want it, at
  * most 5 min, not counting time in which the rank is frozen. */
