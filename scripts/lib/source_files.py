@@ -22,9 +22,8 @@ sentence of each file's head comment, so change it there. `scripts/check` compar
 and its header share a line. Tests are not listed: each room has its own in `test_*.c`, and
 `tests/README.md` has the others.
 
-Tables at the end name the files of each [verb of `ptcctl`](#verbs-of-ptcctl), of each
-[call](#calls-to-a-daemon) to a daemon and of each [event](#events). The last table has the
-[times](#times-in-the-sources) that are constants.
+Tables at the end name the files of each verb of `ptcctl`, of each call to a daemon and of each
+event. The last table has the times that are constants.
 """
 TIMES_INTRO = """
 These are the constants of the product that are times: their names end in `_MS`, `_NS`, `_S` or
