@@ -71,7 +71,7 @@ class Survive(harness.Case):
     def test_broken(self):
         """What changes declared memory before update_begin() ends the promise of its rank; status says why, and training goes on."""
         with self.cluster(nodes=1, devices=3) as c:
-            job = test_torch.Job(c, self.dir, "broken", run={"snapshot_every": 1000000, "seed": 7})
+            job = test_torch.Job(c, self.dir, "unkept", run={"snapshot_every": 1000000, "seed": 7})
             job.run("dp=3")
 
             def told():

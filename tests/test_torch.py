@@ -251,7 +251,7 @@ class Torch(torch_gradients.Gradients, torch_carried.Carried, harness.Case):
         "not a tensor": "extra ema: a int cannot be carried",
         "name taken": "extra weight: the model's state dict has that name already",
         "group option": "a builtin_function_or_method cannot be carried",
-        "complex option": "optimizer[0].phase: a Tensor cannot be carried",
+        "complex option": "optimizer.groups[0].phase: a Tensor cannot be carried",
         "numpy number": "numpy.float64 cannot be carried; make it a plain float",
         "optimizer state": "weight: optimizer state 'step' is a int64",
         "state's shape": "tensor weight (row): a piece of 7 elements for the range 0..3 of 6",

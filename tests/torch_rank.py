@@ -581,7 +581,7 @@ def case_survive(args, gen):
     gen.finish(args.steps)
 
 
-def case_broken(args, gen):
+def case_unkept(args, gen):
     """Promises that are not kept: rank 0 clips its weights in place before its optimizer steps; rank 1 has another optimizer, which
     says nothing. Rank 2 keeps its own."""
     model, optim, sched, scaler = torch_state.trainer(gen.dp_rank)
