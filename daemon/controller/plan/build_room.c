@@ -36,10 +36,11 @@ static const Ptc__V1__DeviceRoom *device_of(const struct ptc_build_node *n, int6
 static void took_on_device(const struct ptc_build_node *n, const struct ptc_rank_row *r, struct ptc_build_took *t)
 {
 	const Ptc__V1__DeviceRoom *d = r->on_device ? device_of(n, r->device) : NULL;
+	const int64_t pid = r->program_pid ? r->program_pid : r->pid; /* earlier versions do not say the first */
 
 	t->on_devices |= r->memory.copied_by != NULL;
 	for (size_t i = 0; d && i < d->n_pids && i < d->n_used_bytes; i++)
-		if (d->pids[i] == r->pid)
+		if (d->pids[i] == pid)
 			t->device = PTC_MAX(t->device, d->used_bytes[i]);
 }
 
@@ -124,9 +125,28 @@ static bool fits_devices(const struct ptc_build_node *n, const struct need *need
 	return true;
 }
 
+/* Of a device that a new rank gets. NULL: the nodes say what memory each has left. */
+static const char *unknown_device(const struct ptc_build_node *nodes, size_t n, const struct ptc_generation_doc *to,
+				  char *text, size_t size)
+{
+	for (uint32_t r = 0; r < to->world; r++) {
+		const char *name = to->nodes[to->rank_node[r]];
+		const Ptc__V1__DeviceRoom *d = NULL;
+
+		for (size_t i = 0; i < n && !d; i++)
+			d = strcmp(nodes[i].name, name) == 0 ? device_of(&nodes[i], to->rank_device[r]) : NULL;
+		if (d && d->memory_bytes)
+			continue;
+		snprintf(text, size, "node %s does not say what memory its device %u has left", name,
+			 to->rank_device[r]);
+		return text;
+	}
+	return NULL;
+}
+
 /* NULL: enough is known. */
-static const char *unknown(const struct ptc_build_node *nodes, size_t n, const struct ptc_build_took *t, char *text,
-			   size_t size)
+static const char *unknown(const struct ptc_build_node *nodes, size_t n, const struct ptc_build_took *t,
+			   const struct ptc_generation_doc *to, char *text, size_t size)
 {
 	if (!t->declares && !t->measured_host)
 		return "what ranks of this configuration hold is not known before they have built once";
@@ -137,7 +157,9 @@ static const char *unknown(const struct ptc_build_node *nodes, size_t n, const s
 			snprintf(text, size, "node %s does not say what memory it has left", nodes[i].name);
 			return text;
 		}
-	return NULL;
+	if (t->on_devices && !t->device && !t->measured_device)
+		return "what the ranks that train use of their devices is not known";
+	return t->on_devices ? unknown_device(nodes, n, to, text, size) : NULL;
 }
 
 void ptc_build_decide(const struct ptc_build_node *nodes, size_t n, const struct ptc_build_took *took,
@@ -145,7 +167,7 @@ void ptc_build_decide(const struct ptc_build_node *nodes, size_t n, const struct
 {
 	const struct need need = need_of(took);
 	char text[160];
-	const char *lacks = unknown(nodes, n, took, text, sizeof text);
+	const char *lacks = unknown(nodes, n, took, to, text, sizeof text);
 
 	*ret = (struct ptc_plan_build){ .level = "memory" };
 	for (size_t i = 0; i < n; i++) {

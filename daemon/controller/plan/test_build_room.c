@@ -100,11 +100,22 @@ static void test_devices(void **state)
 			    "MiB beside the old ones",
 			    decide("imports"));
 	w.took.device = 0; /* the driver does not say: the tensors at least */
-	decide("memory");
+	assert_string_equal("room was not checked: what the ranks that train use of their devices is not known",
+			    decide("memory"));
 	w.devices[1][1].free_bytes = 49 * MIB;
 	decide("imports");
 	w.devices[1][1].memory_bytes = 0; /* it does not answer */
 	decide("memory");
+	w.took.measured_device = 200 * MIB; /* the program has said it */
+	assert_string_equal("room was not checked: node n1 does not say what memory its device 1 has left",
+			    decide("memory"));
+	w.devices[1][1].memory_bytes = 1000 * MIB;
+	w.devices[1][1].free_bytes = 200 * MIB;
+	assert_non_null(strstr(decide("memory"), "there is room for what each new rank takes: "));
+	w.rooms[0].n_devices = 0;
+	assert_non_null(strstr(decide("memory"), "node n0 does not say what memory its device 0 has left"));
+	w.took.on_devices = false; /* nothing of them is wanted */
+	assert_non_null(strstr(decide("memory"), "there is room for what each new rank takes: "));
 }
 
 /* It is said, and ranks build ahead. */
@@ -129,7 +140,8 @@ static void test_took(void **state)
 		  .generation = 3,
 		  .incarnation = 9,
 		  .memory_peak = 300,
-		  .pid = 71,
+		  .pid = 5, /* a script that has started it, and uses the device itself */
+		  .program_pid = 71,
 		  .on_device = true,
 		  .device = 1,
 		  .memory.copied_by = "rank" },
@@ -152,6 +164,11 @@ static void test_took(void **state)
 	assert_int_equal(300, took.host);
 	assert_int_equal(50, took.device);
 	assert_true(took.on_devices);
+	rows[1].pid = 71; /* as an earlier version says it */
+	rows[1].program_pid = 0;
+	took = (struct ptc_build_took){ 0 };
+	ptc_build_took_add(&w.nodes[0], 3, 9, &took);
+	assert_int_equal(50, took.device);
 }
 
 int main(void)
