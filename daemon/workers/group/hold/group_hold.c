@@ -209,6 +209,14 @@ void ptc_group_end_held_locked(struct ptc_workers *w, struct group *g)
 	release_locked(w, g, true);
 }
 
+/* For each process's helper, which counts from the last time. */
+static void stays_frozen(const struct group *g)
+{
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (g->slots[i].worker && g->slots[i].worker->hold.asked)
+			ptc_process_stays_frozen(&g->slots[i].worker->process);
+}
+
 /* From when somebody can decide, he has all of the time to find out about the ranks: while nobody could, it was made
  * longer from time to time only. */
 static void decidable_locked(struct ptc_workers *w, int64_t now)
@@ -219,6 +227,7 @@ static void decidable_locked(struct ptc_workers *w, int64_t now)
 				continue;
 			g->held_until_ns = PTC_MAX(g->held_until_ns, now + WORKERS_DECIDES_MS * MS);
 			g->held_most_ns = PTC_MAX(g->held_most_ns, g->held_until_ns);
+			stays_frozen(g);
 		}
 }
 
@@ -241,9 +250,7 @@ static void stay_held(struct group *g, int64_t now)
 		 (double)(now - g->held_from_ns) / 1e9);
 	g->held_until_ns = now + WORKERS_DECIDES_MS * MS;
 	g->held_most_ns = now + WORKERS_HELD_MAX_MS * MS;
-	for (size_t i = 0; i < g->desc.nranks; i++)
-		if (g->slots[i].worker && g->slots[i].worker->hold.asked)
-			ptc_process_stays_frozen(&g->slots[i].worker->process);
+	stays_frozen(g);
 }
 
 bool ptc_workers_holds_locked(struct ptc_workers *w, int64_t now_ns)
