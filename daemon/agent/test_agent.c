@@ -1052,6 +1052,52 @@ static void test_wire_numbers(void **state)
 	world_down(&w);
 }
 
+/* ---- what memory a node has left ---- */
+
+static _Atomic uint64_t machine_bytes, machine_left; /* 0: not known; nothing */
+
+uint64_t __wrap_ptc_machine_memory(void);
+uint64_t __wrap_ptc_machine_memory_available(void);
+
+uint64_t __wrap_ptc_machine_memory(void)
+{
+	return machine_bytes;
+}
+
+uint64_t __wrap_ptc_machine_memory_available(void)
+{
+	return machine_left;
+}
+
+static uint64_t ask_room(struct world *w)
+{
+	Ptc__V1__RoomRequest req = PTC__V1__ROOM_REQUEST__INIT;
+	struct ptc_error err = PTC_ERROR_INIT;
+	ProtobufCMessage *reply = NULL;
+	uint64_t bytes;
+
+	req.version = PTC_WIRE_VERSION;
+	OK(unary(w, 0, "/ptc.v1.Peer/Room", &req.base, &ptc__v1__room_reply__descriptor, &reply, &err));
+	bytes = ((Ptc__V1__RoomReply *)reply)->memory_bytes;
+	ptc_pb_free(reply);
+	return bytes;
+}
+
+/* A node with nothing left, as one whose control group is at its limit, is not one that says nothing. */
+static void test_room(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	world_up(&w, 1, false);
+	assert_int_equal(ask_room(&w), 0);
+	machine_bytes = 1 << 30;
+	assert_int_equal(ask_room(&w), 1);
+	machine_left = 4096;
+	assert_int_equal(ask_room(&w), 4096);
+	world_down(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1063,7 +1109,7 @@ int main(void)
 		cmocka_unit_test(test_yields),         cmocka_unit_test(test_yields_no_copies),
 		cmocka_unit_test(test_wire_numbers),   cmocka_unit_test(test_fences_and_numbers),
 		cmocka_unit_test(test_wrong_bytes),    cmocka_unit_test(test_fence_of_a_new_store),
-		cmocka_unit_test(test_near_cycles), /* sets TMPDIR */
+		cmocka_unit_test(test_room),           cmocka_unit_test(test_near_cycles), /* sets TMPDIR */
 	};
 	const char *text = getenv("PTC_CASES");
 	int rc;

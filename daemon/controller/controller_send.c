@@ -702,7 +702,8 @@ static bool layout_known(const struct ptc_controller *ctl)
 }
 
 /* Whether Prepare fails there if the chunks cannot be used. A node of the old generation makes new ones in Capture, or
- * is left out by Seal. */
+ * is left out by Seal. With a layout CHECK asks the node itself, which answers by ptc_switch_gets_anew
+ * (daemon/agent/switch): change both. */
 static bool counts_on_chunks(const struct ptc_controller *ctl, uint32_t node)
 {
 	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;

@@ -1285,6 +1285,28 @@ static pid_t pid_of(const struct group *g, size_t i)
 	return pid;
 }
 
+/* A rank's program may be started by another one, which stays. It is the program that takes memory of devices. */
+static void test_launcher(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "", NULL);
+	char *json = NULL, said[64];
+
+	(void)state;
+	g->argv[0] = "/bin/sh";
+	g->argv[1] = "-c";
+	g->argv[2] = "\"$0\" --rank; exit $?";
+	g->argv[3] = self;
+	start_generation(g, NULL, 0);
+	assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
+	snprintf(said, sizeof said, "\"program_pid\":%d,", (int)pid_of(g, 0));
+	assert_non_null(strstr(json, said));
+	snprintf(said, sizeof said, "\"pid\":%d,", (int)pid_of(g, 0));
+	assert_non_null(strstr(json, "\"pid\":"));
+	assert_null(strstr(json, said));
+	ptc_free(json);
+	end(g);
+}
+
 /* The next generation's ranks are on these devices. */
 static void to_devices(struct group **g, const uint32_t *devices, unsigned n, struct state *s)
 {
@@ -3251,6 +3273,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test_setup_teardown(test_life_restart, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_life_rebuild, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_life_devices, setup_devices, teardown),
+	cmocka_unit_test_setup_teardown(test_launcher, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_life_ahead, setup, teardown),
 	cmocka_unit_test_setup_teardown(test_stop_before_first_boundary, setup, teardown),

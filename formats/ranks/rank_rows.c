@@ -65,6 +65,7 @@ static const struct ptc_member rows[] = {
 	PART(device_members, says_device),
 	PART(process_members, slot),
 #define SHOWN 7 /* what status shows */
+	ROW("program_pid", program_pid, I64, IF(program_pid)),
 	ROW("world", world, U64, IF(world)),
 	ROW("since_ms", since_ms, U64, IF(world)),
 	ROW("start_step", start_step, U64, SEEN(has_start)),

@@ -31,8 +31,9 @@ struct ptc_rank_row {
 	uint64_t world, since_ms; /* number of ranks; when its process became this rank */
 	char state[32];           /* "running", ... */
 	bool slot;                /* the row is of a rank slot: it has a pid, if only 0 */
-	int64_t pid;
-	bool lives; /* it has a process, as far as the row says */
+	int64_t pid;              /* of the process that the node has started */
+	int64_t program_pid;      /* of the one that uses libptc: with a launcher it is another; 0: not known */
+	bool lives;               /* it has a process, as far as the row says */
 	bool has_step, has_start, has_whole, whole;
 	uint64_t step, start_step;    /* the last one that it has ended; where it began */
 	double step_s, median_step_s; /* the last one; the middle of a few */

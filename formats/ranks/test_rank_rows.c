@@ -28,6 +28,7 @@ static void everything_that_a_row_says(void **state)
 				 "\"cgroup\": \"c\", \"log\": \"l\", \"device_memory\": {\"copied_by\": \"rank\", "
 				 "\"marks\": \"proven\", \"device_step\": 41, \"device_whole\": true, \"why\": \"w\", "
 				 "\"copy\": \"lean\", \"copy_why\": \"x\"}, "
+				 "\"program_pid\": 13, "
 				 "\"start_step\": 30, \"median_step_seconds\": 0.25, \"on_device\": 2, "
 				 "\"reports\": {\"own_seconds\": 0.125, \"peak_bytes\": 1e9, \"loss\": null}, "
 				 "\"world\": 4, \"since_ms\": 1234}, {\"rank\": 1, \"state\": \"exited\", "
@@ -42,7 +43,7 @@ static void everything_that_a_row_says(void **state)
 	assert_true(r->step_s == 0.5 && r->median_step_s == 0.25);
 	assert_true(r->has_own && r->own_s == 0.125 && r->peak_bytes == 1e9);
 	assert_true(r->says_device && r->on_device && r->device == 2);
-	assert_true(r->slot && r->pid == 12 && r->has_whole && r->whole);
+	assert_true(r->slot && r->pid == 12 && r->program_pid == 13 && r->has_whole && r->whole);
 	assert_true(!r->has_stalled && r->has_hangs && r->hangs_s == 0);
 	assert_string_equal("c", r->cgroup);
 	assert_string_equal("l", r->log);
@@ -58,7 +59,8 @@ static void everything_that_a_row_says(void **state)
 	assert_string_equal("loss", r->reports[2].name);
 	assert_true(r->reports[0].value == 0.125 && r->reports[1].value == 1e9 && isnan(r->reports[2].value));
 	r = &rows.v[1];
-	assert_true(r->slot && r->pid == 0 && !r->has_whole && !r->log && !r->cgroup && !r->memory.copied_by);
+	assert_true(r->slot && r->pid == 0 && r->program_pid == 0 && !r->has_whole && !r->log && !r->cgroup &&
+		    !r->memory.copied_by);
 	assert_true(r->rank == 1 && !r->lives && !r->has_step && !r->has_start && !r->has_own);
 	assert_true(r->says_device && !r->on_device);
 	assert_true(r->step_s == 0 && r->peak_bytes == 0 && r->world == 0);
@@ -77,6 +79,7 @@ static void an_answer_is_read_as_it_was_written(void **state)
 					   .state = "running",
 					   .slot = true,
 					   .pid = 12,
+					   .program_pid = 13,
 					   .has_step = true,
 					   .step = 40,
 					   .has_whole = true,
@@ -115,7 +118,7 @@ static void an_answer_is_read_as_it_was_written(void **state)
 		"\"marks\":\"none\",\"why\":\"w\"},\"survives\":false,\"survives_not\":\"it "
 		"\\\"ended\\\"\",\"survives_broken\":true,\"survives_sampled\":39,\"survives_checked\":38,"
 		"\"reports\":{\"loss\":null,\"own_seconds\":0.5},\"cgroup\":\"c\",\"log\":"
-		"\"l\",\"world\":4,\"since_ms\":5,\"step_seconds\":0.25}]",
+		"\"l\",\"program_pid\":13,\"world\":4,\"since_ms\":5,\"step_seconds\":0.25}]",
 		text);
 	assert_int_equal(0, ptc_rank_rows_decode(text, &rows, NULL));
 	ptc_free(text);

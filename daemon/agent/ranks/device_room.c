@@ -244,7 +244,9 @@ static void say_host(struct ptc_agent *agent, Ptc__V1__RoomReply *r)
 	struct ptc_store_stats s;
 
 	ptc_store_stats(agent->env.store, &s);
-	r->memory_bytes = ptc_fault("agent.room") ? 1 : ptc_machine_memory_available();
+	/* 0 would be that it is not known; a group at its limit has nothing left */
+	if (ptc_machine_memory())
+		r->memory_bytes = ptc_fault("agent.room") ? 1 : PTC_MAX(ptc_machine_memory_available(), UINT64_C(1));
 	if (s.in_memory)
 		r->store_bytes = s.ceiling - PTC_MIN(s.ceiling, s.file_bytes);
 }

@@ -36,7 +36,8 @@ int ptc_switch_source_open(struct ptc_agent *agent, const struct ptc_switch_view
 int ptc_switch_begin_anew(struct ptc_agent *agent, const struct ptc_switch_view *v, const char *uuid, bool anew,
 			  struct ptc_error *err);
 /* Whether this node has new chunks by then, if its chunks cannot be used when the switch is checked: Prepare makes
- * them, or Capture has done so, or Seal has told that the switch has to leave this node out. */
+ * them, or Capture has done so, or Seal has told that the switch has to leave this node out. Where no layout is known
+ * yet, the controller decides so by itself: counts_on_chunks in daemon/controller/controller_send.c. */
 bool ptc_switch_gets_anew(const struct ptc_switch_view *v, bool anew);
 /* Takes fresh and derived boxes out of the count of missing bytes, because no node sends them. */
 void ptc_switch_leave_made_out(const struct ptc_switch_view *v, struct ptc_store_boxes *missing);

@@ -9,12 +9,10 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
-#include "base/cleanup.h"
 #include "base/sys/sys.h"
-#include "base/sys/thread.h"
 #include "daemon/controller/internal.h"
 #include "daemon/controller/loss/copied_layout.h"
-#include "rpc/pb/pbcall.h"
+#include "rpc/pb/pb_asking.h"
 
 #include "ptc.pb-c.h"
 
@@ -26,51 +24,11 @@
 
 /* ---- who has its table ---- */
 
-struct asked {
-	struct asking *of;
-	size_t node;
-	bool lacks;
-};
-
-/* All nodes at once. Whoever asked goes when the time is over, also if an answer comes later, or never as the daemon
- * stops. So it has a reference, and so does each call. */
 struct asking {
-	pthread_mutex_t lock; /* guards everything */
-	pthread_cond_t cond;
-	size_t refs, nasked, left; /* left: calls without an answer */
 	struct ptc_controllers *all;
-	const struct ptc_view *v; /* until all calls have begun */
-	struct asked nodes[];
+	const struct ptc_view *v;
+	struct ptc_pb_asking *answers; /* a question's number: the node's in the view */
 };
-
-static void asking_unref(struct asking *a)
-{
-	bool last;
-
-	pthread_mutex_lock(&a->lock);
-	last = --a->refs == 0;
-	pthread_mutex_unlock(&a->lock);
-	if (!last)
-		return;
-	pthread_cond_destroy(&a->cond);
-	pthread_mutex_destroy(&a->lock);
-	ptc_free(a);
-}
-
-/* Loop thread. */
-static void answered(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
-{
-	struct asked *n = arg;
-	struct asking *a = n->of;
-
-	(void)err, (void)reply, (void)len;
-	pthread_mutex_lock(&a->lock);
-	n->lacks = status == PTC_ENOTFOUND || status == PTC_ELOST || status == PTC_ECORRUPT;
-	if (--a->left == 0)
-		pthread_cond_signal(&a->cond);
-	pthread_mutex_unlock(&a->lock);
-	asking_unref(a);
-}
 
 /* A fetch of nothing, from the table that the generation is on this node. A node that cannot be asked counts as one
  * that does not answer. */
@@ -79,25 +37,13 @@ static void ask_node(struct asking *a, size_t node)
 	Ptc__V1__FetchRequest req = PTC__V1__FETCH_REQUEST__INIT;
 	const struct ptc_view *v = a->v;
 	struct ptc_rpc_channel *channel;
-	ptc_auto_free void *data = NULL;
-	struct asked *n;
-	size_t len = 0;
 
 	req.version = PTC_WIRE_VERSION;
 	req.uuid = (char *)(uintptr_t)v->meta.uuid; /* packing only reads */
 	req.generation = v->from_generation;
 	req.snapshot = ptc_view_table(v, v->nodes[node]);
-	if (ptc_channels_get(a->all->channels, v->nodes[node], v->addresses[node], false, 0, &channel, NULL) != 0 ||
-	    ptc_pb_encode(&req.base, &data, &len, NULL) != 0)
-		return;
-	pthread_mutex_lock(&a->lock);
-	n = &a->nodes[a->nasked++];
-	*n = (struct asked){ .of = a, .node = node };
-	a->refs++;
-	a->left++;
-	pthread_mutex_unlock(&a->lock);
-	/* its answer is a stream without a message: only the status counts */
-	ptc_rpc_unary_async(a->all->client, channel, "/ptc.v1.Peer/Fetch", data, len, ASK_TIMEOUT_MS, answered, n);
+	if (ptc_channels_get(a->all->channels, v->nodes[node], v->addresses[node], false, 0, &channel, NULL) == 0)
+		(void)ptc_pb_ask(a->answers, channel, "/ptc.v1.Peer/Fetch", &req.base, ASK_TIMEOUT_MS, node);
 }
 
 /* Loop thread. */
@@ -110,29 +56,28 @@ static void ask_all(void *arg)
 			ask_node(a, i);
 }
 
+/* Its answer is a stream without a message: only the status counts. */
+static bool lacks(const struct ptc_pb_answer *a)
+{
+	return a->there && (a->status == PTC_ENOTFOUND || a->status == PTC_ELOST || a->status == PTC_ECORRUPT);
+}
+
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has)
 {
-	const int64_t until_ns = ptc_sys_now_ns() + (ASK_TIMEOUT_MS + ASK_SPARE_MS) * INT64_C(1000000);
-	struct asking *a = ptc_calloc(1, sizeof *a + v->nnodes * sizeof *a->nodes);
+	struct asking a = { all, v, ptc_pb_asking_new(all->client, v->nnodes) };
+	const struct ptc_pb_answer *answers;
+	size_t n;
 
 	for (size_t i = 0; i < v->nnodes; i++)
 		ret_has[i] = !v->down[i];
-	if (!a)
-		return; /* no node can be asked */
-	ptc_require(!pthread_mutex_init(&a->lock, NULL));
-	ptc_cond_init(&a->cond);
-	a->refs = 1;
-	a->all = all;
-	a->v = v;
-	(void)ptc_loop_call(all->loop, ask_all, a); /* the daemon stops: nobody is asked */
-	pthread_mutex_lock(&a->lock);
-	while (a->left && ptc_cond_wait_until(&a->cond, &a->lock, until_ns))
-		;
-	for (size_t i = 0; i < a->nasked; i++)
-		if (a->nodes[i].lacks)
-			ret_has[a->nodes[i].node] = false;
-	pthread_mutex_unlock(&a->lock);
-	asking_unref(a);
+	if (!a.answers)
+		return;                              /* no node can be asked */
+	(void)ptc_loop_call(all->loop, ask_all, &a); /* the daemon stops: nobody is asked */
+	answers = ptc_pb_asking_wait(a.answers, ASK_TIMEOUT_MS + ASK_SPARE_MS, all->stopping, &n);
+	for (size_t i = 0; i < n; i++)
+		if (lacks(&answers[i]))
+			ret_has[answers[i].of] = false;
+	ptc_pb_asking_free(a.answers);
 }
 
 /* ---- what is lost ---- */

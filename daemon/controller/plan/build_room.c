@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether new ranks find memory beside those that train, for `build: ahead`, before any process is started.
  *
- * Happy path: each node says what its ranks of this job have taken at most, and what it has left. A new rank takes what
- * an old one has taken, with the new one's declared bytes in the place of the old one's; or what a rank of that
- * configuration took when it was measured. If each node has room for its new ranks beside what the store may take for
- * the switch, they build ahead. If one has not, they only import before the old ones end, and build after that.
+ * Happy path: all nodes are asked at once, and the loop hears the answers, while the planner's thread waits. Each says
+ * what its ranks of this job have taken at most, and what it has left. A new rank takes what an old one has taken, with
+ * the new one's declared bytes in the place of the old one's; or what a rank of that configuration took when it was
+ * measured. If each node has room for its new ranks beside what the store may take for the switch, they build ahead. If
+ * one has not, they only import before the old ones end, and build after that.
  *
  * It is an estimate: what a rank takes beside its tensors may change with the configuration. Failure modes: what is not
- * known (a node of an earlier version, a layout that nobody has declared yet, a driver that names no processes) is
- * said, and does not keep ranks from building ahead. */
+ * known (a node of an earlier version, or one that does not answer in time, a layout that nobody has declared yet, a
+ * driver that names no processes) is said, and does not keep ranks from building ahead. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/sys/sys.h"
 #include "daemon/controller/plan/internal.h"
 #include "daemon/planning/measured_doc.h"
 #include "formats/ranks/rank_rows.h"
-#include "rpc/pb/pbcall.h"
+#include "rpc/pb/pb_asking.h"
 
 #include "ptc.pb-c.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define ANSWER_MS 2000
-#define ALL_NS    INT64_C(4000000000) /* for all nodes together: a resize waits for it */
+#define ANSWER_MS 2000 /* for all nodes together: a resize waits for it */
+#define SPARE_MS  500  /* for the loop to hear of it */
 
 /* ---- what is known ---- */
 
@@ -36,10 +36,11 @@ static const Ptc__V1__DeviceRoom *device_of(const struct ptc_build_node *n, int6
 static void took_on_device(const struct ptc_build_node *n, const struct ptc_rank_row *r, struct ptc_build_took *t)
 {
 	const Ptc__V1__DeviceRoom *d = r->on_device ? device_of(n, r->device) : NULL;
+	const int64_t pid = r->program_pid ? r->program_pid : r->pid; /* earlier versions do not say the first */
 
 	t->on_devices |= r->memory.copied_by != NULL;
 	for (size_t i = 0; d && i < d->n_pids && i < d->n_used_bytes; i++)
-		if (d->pids[i] == r->pid)
+		if (d->pids[i] == pid)
 			t->device = PTC_MAX(t->device, d->used_bytes[i]);
 }
 
@@ -124,9 +125,28 @@ static bool fits_devices(const struct ptc_build_node *n, const struct need *need
 	return true;
 }
 
+/* Of a device that a new rank gets. NULL: the nodes say what memory each has left. */
+static const char *unknown_device(const struct ptc_build_node *nodes, size_t n, const struct ptc_generation_doc *to,
+				  char *text, size_t size)
+{
+	for (uint32_t r = 0; r < to->world; r++) {
+		const char *name = to->nodes[to->rank_node[r]];
+		const Ptc__V1__DeviceRoom *d = NULL;
+
+		for (size_t i = 0; i < n && !d; i++)
+			d = strcmp(nodes[i].name, name) == 0 ? device_of(&nodes[i], to->rank_device[r]) : NULL;
+		if (d && d->memory_bytes)
+			continue;
+		snprintf(text, size, "node %s does not say what memory its device %u has left", name,
+			 to->rank_device[r]);
+		return text;
+	}
+	return NULL;
+}
+
 /* NULL: enough is known. */
-static const char *unknown(const struct ptc_build_node *nodes, size_t n, const struct ptc_build_took *t, char *text,
-			   size_t size)
+static const char *unknown(const struct ptc_build_node *nodes, size_t n, const struct ptc_build_took *t,
+			   const struct ptc_generation_doc *to, char *text, size_t size)
 {
 	if (!t->declares && !t->measured_host)
 		return "what ranks of this configuration hold is not known before they have built once";
@@ -134,10 +154,13 @@ static const char *unknown(const struct ptc_build_node *nodes, size_t n, const s
 		return "what the ranks that train have taken is not known";
 	for (size_t i = 0; i < n; i++)
 		if (nodes[i].after && (!nodes[i].room || !nodes[i].room->memory_bytes)) {
-			snprintf(text, size, "node %s does not say what memory it has left", nodes[i].name);
+			snprintf(text, size, "node %s %s", nodes[i].name,
+				 nodes[i].silent ? nodes[i].silent : "does not say what memory it has left");
 			return text;
 		}
-	return NULL;
+	if (t->on_devices && !t->device && !t->measured_device)
+		return "what the ranks that train use of their devices is not known";
+	return t->on_devices ? unknown_device(nodes, n, to, text, size) : NULL;
 }
 
 void ptc_build_decide(const struct ptc_build_node *nodes, size_t n, const struct ptc_build_took *took,
@@ -145,7 +168,7 @@ void ptc_build_decide(const struct ptc_build_node *nodes, size_t n, const struct
 {
 	const struct need need = need_of(took);
 	char text[160];
-	const char *lacks = unknown(nodes, n, took, text, sizeof text);
+	const char *lacks = unknown(nodes, n, took, to, text, sizeof text);
 
 	*ret = (struct ptc_plan_build){ .level = "memory" };
 	for (size_t i = 0; i < n; i++) {
@@ -171,20 +194,84 @@ void ptc_build_decide(const struct ptc_build_node *nodes, size_t n, const struct
 
 struct asking {
 	struct ptc_controllers *all;
+	const char *uuid;
 	struct ptc_build_node *nodes;
 	size_t n;
+	struct ptc_pb_asking *answers; /* a question's number: twice the node's, and 1 more for Peer/Ranks */
 };
 
-static void find_addresses(void *arg)
+static void ask_node(struct asking *a, size_t node)
+{
+	Ptc__V1__RoomRequest room = PTC__V1__ROOM_REQUEST__INIT;
+	Ptc__V1__JobRequest job = PTC__V1__JOB_REQUEST__INIT;
+	const struct ptc_build_node *n = &a->nodes[node];
+	struct ptc_rpc_channel *channel;
+
+	room.version = job.version = PTC_WIRE_VERSION;
+	job.job = (char *)(uintptr_t)a->uuid; /* packing only reads */
+	if (ptc_channels_get(a->all->channels, n->name, n->address, false, 0, &channel, NULL) != 0)
+		return;
+	(void)ptc_pb_ask(a->answers, channel, "/ptc.v1.Peer/Room", &room.base, ANSWER_MS, 2 * node);
+	if (n->before)
+		(void)ptc_pb_ask(a->answers, channel, "/ptc.v1.Peer/Ranks", &job.base, ANSWER_MS, 2 * node + 1);
+}
+
+/* Loop thread. */
+static void ask_all(void *arg)
 {
 	struct asking *a = arg;
 	uint32_t at;
 
-	for (size_t i = 0; i < a->n; i++)
-		if (ptc_cluster_find_node(a->all->cluster, a->nodes[i].name, &at) &&
-		    ptc_cluster_node(a->all->cluster, at)->up)
-			snprintf(a->nodes[i].address, sizeof a->nodes[i].address, "%s",
-				 ptc_cluster_node(a->all->cluster, at)->doc.address);
+	for (size_t i = 0; i < a->n; i++) {
+		struct ptc_build_node *n = &a->nodes[i];
+
+		if (!ptc_cluster_find_node(a->all->cluster, n->name, &at) || !ptc_cluster_node(a->all->cluster, at)->up)
+			continue;
+		snprintf(n->address, sizeof n->address, "%s", ptc_cluster_node(a->all->cluster, at)->doc.address);
+		ask_node(a, i);
+	}
+}
+
+static const char *no_room(const struct ptc_pb_answer *a)
+{
+	if (!a->there || a->status == PTC_ETIMEOUT)
+		return "did not answer in time";
+	return a->status == PTC_EPEER || a->status == PTC_ECANCELED ? "could not be asked" : NULL;
+}
+
+static void take(const struct ptc_pb_answer *a, struct ptc_build_node *n)
+{
+	const bool said = a->there && a->status == 0;
+	ProtobufCMessage *reply = NULL;
+
+	if (a->of % 2 == 0) {
+		n->silent = no_room(a);
+		if (said && ptc_pb_decode(&ptc__v1__room_reply__descriptor, a->data, a->len, &reply, NULL) == 0)
+			n->room = (Ptc__V1__RoomReply *)reply;
+		return;
+	}
+	if (said && ptc_pb_decode(&ptc__v1__document__descriptor, a->data, a->len, &reply, NULL) == 0)
+		(void)ptc_rank_rows_decode(((Ptc__V1__Document *)reply)->json, &n->rows, NULL);
+	ptc_pb_free(reply);
+}
+
+/* False: out of memory. */
+static bool ask(struct ptc_controllers *all, const char *uuid, struct ptc_build_node *nodes, size_t n)
+{
+	struct asking a = { all, uuid, nodes, n, ptc_pb_asking_new(all->client, 2 * n) };
+	const struct ptc_pb_answer *answers;
+	size_t nanswers;
+
+	if (!a.answers)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		nodes[i].silent = "could not be asked";
+	(void)ptc_loop_call(all->loop, ask_all, &a); /* the daemon stops: nobody is asked */
+	answers = ptc_pb_asking_wait(a.answers, ANSWER_MS + SPARE_MS, all->stopping, &nanswers);
+	for (size_t i = 0; i < nanswers; i++)
+		take(&answers[i], &nodes[answers[i].of / 2]);
+	ptc_pb_asking_free(a.answers);
+	return true;
 }
 
 /* The ranks of each node, before and after. */
@@ -209,28 +296,6 @@ static struct ptc_build_node *list_nodes(const struct ptc_view *v, const struct 
 	}
 	*ret_n = n;
 	return nodes;
-}
-
-static void ask_node(struct ptc_controllers *all, const char *uuid, struct ptc_build_node *n)
-{
-	Ptc__V1__JobRequest ranks = PTC__V1__JOB_REQUEST__INIT;
-	Ptc__V1__RoomRequest room = PTC__V1__ROOM_REQUEST__INIT;
-	struct ptc_rpc_channel *channel;
-	ProtobufCMessage *reply = NULL;
-
-	if (!n->address[0] || ptc_channels_get(all->channels, n->name, n->address, false, 0, &channel, NULL) != 0)
-		return;
-	room.version = ranks.version = PTC_WIRE_VERSION;
-	ranks.job = (char *)(uintptr_t)uuid; /* packing only reads */
-	if (ptc_pb_unary(channel, "/ptc.v1.Peer/Room", &room.base, ANSWER_MS, NULL, 0, &ptc__v1__room_reply__descriptor,
-			 &reply, NULL) != 0)
-		return;
-	n->room = (Ptc__V1__RoomReply *)reply;
-	reply = NULL;
-	if (n->before && ptc_pb_unary(channel, "/ptc.v1.Peer/Ranks", &ranks.base, ANSWER_MS, NULL, 0,
-				      &ptc__v1__document__descriptor, &reply, NULL) == 0)
-		(void)ptc_rank_rows_decode(((Ptc__V1__Document *)reply)->json, &n->rows, NULL);
-	ptc_pb_free(reply);
 }
 
 /* What a rank took when the new configuration ran here before. */
@@ -259,25 +324,23 @@ void ptc_plan_build_room(struct ptc_controllers *all, const struct ptc_view *v, 
 			 const struct ptc_plan_layouts *l, struct ptc_plan_build *ret)
 {
 	struct ptc_build_took took = { .declared = most_bytes(l->from), .declares = most_bytes(l->to) };
-	const int64_t end_ns = ptc_sys_now_ns() + ALL_NS;
-	struct asking a = { .all = all };
+	struct ptc_build_node *nodes;
+	size_t n;
 
 	*ret = (struct ptc_plan_build){ .level = "memory", .why = "room was not checked: out of memory" };
-	a.nodes = list_nodes(v, to, &a.n);
-	if (!a.nodes || ptc_loop_call(all->loop, find_addresses, &a) != 0) {
-		ptc_free(a.nodes);
+	nodes = list_nodes(v, to, &n);
+	if (!nodes || !ask(all, v->meta.uuid, nodes, n)) {
+		ptc_free(nodes);
 		return;
 	}
-	for (size_t i = 0; i < a.n && ptc_sys_now_ns() < end_ns; i++) {
-		ask_node(all, v->meta.uuid, &a.nodes[i]);
-		ptc_build_took_add(&a.nodes[i], v->from_generation, v->from_incarnation, &took);
-	}
+	for (size_t i = 0; i < n; i++)
+		ptc_build_took_add(&nodes[i], v->from_generation, v->from_incarnation, &took);
 	find_measured(all, v->meta.uuid, to->config, &took);
-	ptc_build_decide(a.nodes, a.n, &took, to, ret);
-	for (size_t i = 0; i < a.n; i++) {
-		ptc_rank_rows_done(&a.nodes[i].rows);
-		if (a.nodes[i].room)
-			ptc_pb_free(&a.nodes[i].room->base);
+	ptc_build_decide(nodes, n, &took, to, ret);
+	for (size_t i = 0; i < n; i++) {
+		ptc_rank_rows_done(&nodes[i].rows);
+		if (nodes[i].room)
+			ptc_pb_free(&nodes[i].room->base);
 	}
-	ptc_free(a.nodes);
+	ptc_free(nodes);
 }

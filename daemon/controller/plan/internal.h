@@ -126,7 +126,8 @@ struct ptc_build_node {
 	char address[256];               /* "": it is down */
 	uint32_t before, after;          /* number of old ranks there, and of new ones */
 	struct ptc_rank_rows rows;       /* of the job's ranks there */
-	struct Ptc__V1__RoomReply *room; /* NULL: it has not answered */
+	struct Ptc__V1__RoomReply *room; /* NULL: it has not answered, or is of an earlier version ... */
+	const char *silent;              /* ... "did not answer in time", or the like; NULL: it has answered */
 };
 /* The most that one rank has taken, or will hold; 0: not known. */
 struct ptc_build_took {
@@ -140,7 +141,7 @@ void ptc_build_took_add(const struct ptc_build_node *n, uint64_t generation, uin
 			struct ptc_build_took *t);
 void ptc_build_decide(const struct ptc_build_node *nodes, size_t n, const struct ptc_build_took *took,
 		      const struct ptc_generation_doc *to, struct ptc_plan_build *ret);
-/* Asks the nodes, at most some seconds. v: its ranks run. */
+/* Asks the nodes, all at once, for at most some seconds. v: its ranks run. Any thread but the loop. */
 void ptc_plan_build_room(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_generation_doc *to,
 			 const struct ptc_plan_layouts *l, struct ptc_plan_build *ret);
 

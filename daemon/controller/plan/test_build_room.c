@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far new ranks get beside those that train: by what nodes say of their memory and of their ranks. */
+/* How far new ranks get beside those that train: by what nodes say of their memory and of their ranks. Where nodes are
+ * asked, the calls, the loop and the clock are the test's: no node answers before all were asked. */
+#include "base/alloc.h"
+#include "base/check.h"
 #include "daemon/controller/plan/internal.h"
+#include "proto/pb.h"
 
 #include "ptc.pb-c.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -100,11 +105,22 @@ static void test_devices(void **state)
 			    "MiB beside the old ones",
 			    decide("imports"));
 	w.took.device = 0; /* the driver does not say: the tensors at least */
-	decide("memory");
+	assert_string_equal("room was not checked: what the ranks that train use of their devices is not known",
+			    decide("memory"));
 	w.devices[1][1].free_bytes = 49 * MIB;
 	decide("imports");
 	w.devices[1][1].memory_bytes = 0; /* it does not answer */
 	decide("memory");
+	w.took.measured_device = 200 * MIB; /* the program has said it */
+	assert_string_equal("room was not checked: node n1 does not say what memory its device 1 has left",
+			    decide("memory"));
+	w.devices[1][1].memory_bytes = 1000 * MIB;
+	w.devices[1][1].free_bytes = 200 * MIB;
+	assert_non_null(strstr(decide("memory"), "there is room for what each new rank takes: "));
+	w.rooms[0].n_devices = 0;
+	assert_non_null(strstr(decide("memory"), "node n0 does not say what memory its device 0 has left"));
+	w.took.on_devices = false; /* nothing of them is wanted */
+	assert_non_null(strstr(decide("memory"), "there is room for what each new rank takes: "));
 }
 
 /* It is said, and ranks build ahead. */
@@ -129,7 +145,8 @@ static void test_took(void **state)
 		  .generation = 3,
 		  .incarnation = 9,
 		  .memory_peak = 300,
-		  .pid = 71,
+		  .pid = 5, /* a script that has started it, and uses the device itself */
+		  .program_pid = 71,
 		  .on_device = true,
 		  .device = 1,
 		  .memory.copied_by = "rank" },
@@ -152,14 +169,225 @@ static void test_took(void **state)
 	assert_int_equal(300, took.host);
 	assert_int_equal(50, took.device);
 	assert_true(took.on_devices);
+	rows[1].pid = 71; /* as an earlier version says it */
+	rows[1].program_pid = 0;
+	took = (struct ptc_build_took){ 0 };
+	ptc_build_took_add(&w.nodes[0], 3, 9, &took);
+	assert_int_equal(50, took.device);
+}
+
+/* ---- the questions ---- */
+
+#define N 4
+
+/* Old ranks are on n0 and n1, new ones come to n1, n2 and n3. So there are four questions for memory, and two for
+ * ranks. */
+static struct cluster {
+	struct ptc_node nodes[N];
+	int status[N]; /* of the answer to Room */
+	bool never;    /* n3 does not answer */
+	struct call {
+		ptc_rpc_done_fn cb;
+		void *arg;
+		size_t node;
+		bool ranks;
+	} calls[2 * N];
+	size_t ncalls, all, last, waits;
+	int64_t now_ns;
+	atomic_bool stopping;
+} c;
+
+int __wrap_ptc_loop_call(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
+bool __wrap_ptc_cluster_find_node(struct ptc_cluster *cluster, const char *name, uint32_t *ret);
+struct ptc_node *__wrap_ptc_cluster_node(struct ptc_cluster *cluster, uint32_t node);
+int __wrap_ptc_channels_get(struct ptc_channels *channels, const char *node, const char *address, bool bulk,
+			    unsigned lane, struct ptc_rpc_channel **ret, struct ptc_error *err);
+void __wrap_ptc_rpc_unary_async(struct ptc_rpc_client *client, struct ptc_rpc_channel *channel, const char *method,
+				const void *request, size_t len, int timeout_ms, ptc_rpc_done_fn cb, void *arg);
+bool __wrap_ptc_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_ns);
+int64_t __wrap_ptc_sys_now_ns(void);
+int __wrap_ptc_layout_rank_bytes(const struct ptc_layout *l, int64_t *ret, struct ptc_error *err);
+
+int __wrap_ptc_loop_call(struct ptc_loop *loop, void (*fn)(void *arg), void *arg)
+{
+	(void)loop;
+	fn(arg);
+	return 0;
+}
+
+bool __wrap_ptc_cluster_find_node(struct ptc_cluster *cluster, const char *name, uint32_t *ret)
+{
+	(void)cluster;
+	*ret = (uint32_t)(name[1] - '0');
+	return true;
+}
+
+struct ptc_node *__wrap_ptc_cluster_node(struct ptc_cluster *cluster, uint32_t node)
+{
+	(void)cluster;
+	return &c.nodes[node];
+}
+
+int __wrap_ptc_channels_get(struct ptc_channels *channels, const char *node, const char *address, bool bulk,
+			    unsigned lane, struct ptc_rpc_channel **ret, struct ptc_error *err)
+{
+	(void)channels, (void)address, (void)bulk, (void)lane, (void)err;
+	c.last = (size_t)(node[1] - '0');
+	*ret = NULL;
+	return 0;
+}
+
+int64_t __wrap_ptc_sys_now_ns(void)
+{
+	return c.now_ns;
+}
+
+bool __wrap_ptc_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_ns)
+{
+	(void)cond, (void)lock;
+	assert_true(until_ns > c.now_ns);
+	c.now_ns = until_ns;
+	c.waits++;
+	return false;
+}
+
+int __wrap_ptc_layout_rank_bytes(const struct ptc_layout *l, int64_t *ret, struct ptc_error *err)
+{
+	(void)l, (void)err;
+	*ret = 100 * MIB;
+	return 0;
+}
+
+static void reply(const struct call *to)
+{
+	static char rows[] = "[{\"rank\": 0, \"generation\": 3, \"incarnation\": 9, \"state\": \"running\", "
+			     "\"pid\": 7, \"memory_peak_bytes\": 314572800}]";
+	Ptc__V1__RoomReply room;
+	Ptc__V1__Document ranks;
+	const int status = to->ranks ? 0 : c.status[to->node];
+	void *data = NULL;
+	size_t len = 0;
+
+	ptc__v1__room_reply__init(&room);
+	ptc__v1__document__init(&ranks);
+	room.version = PTC_WIRE_VERSION;
+	room.memory_bytes = 1000 * MIB;
+	ranks.json = rows;
+	if (status == 0)
+		assert_int_equal(0, ptc_pb_encode(to->ranks ? &ranks.base : &room.base, &data, &len, NULL));
+	to->cb(to->arg, status, NULL, data, len);
+	ptc_free(data);
+}
+
+static bool is_silent(const struct call *k)
+{
+	return c.never && k->node == 3;
+}
+
+void __wrap_ptc_rpc_unary_async(struct ptc_rpc_client *client, struct ptc_rpc_channel *channel, const char *method,
+				const void *request, size_t len, int timeout_ms, ptc_rpc_done_fn cb, void *arg)
+{
+	(void)client, (void)channel, (void)request, (void)len;
+	assert_true(timeout_ms <= 2000);
+	c.calls[c.ncalls++] = (struct call){ cb, arg, c.last, strcmp(method, "/ptc.v1.Peer/Ranks") == 0 };
+	for (size_t i = c.ncalls; c.ncalls == c.all && i-- > 0;)
+		if (!is_silent(&c.calls[i]))
+			reply(&c.calls[i]);
+}
+
+static int setup_questions(void **state)
+{
+	(void)state;
+	memset(&c, 0, sizeof c);
+	for (size_t i = 0; i < N; i++)
+		c.nodes[i].up = true;
+	c.all = 6;
+	c.now_ns = 1;
+	return 0;
+}
+
+static const char *ask(void)
+{
+	static char node[N][3] = { "n0", "n1", "n2", "n3" };
+	static char *from[] = { node[0], node[1] }, *to[] = { node[1], node[2], node[3] };
+	static uint32_t at[] = { 0, 1, 2 }, device[] = { 0, 0, 0 };
+	static struct ptc_plan_build said;
+	const int64_t live = ptc_alloc_live();
+	struct ptc_controllers all = { .stopping = &c.stopping };
+	struct ptc_view v = { .from = { .nodes = from, .nnodes = 2, .world = 2, .rank_node = at },
+			      .from_generation = 3,
+			      .from_incarnation = 9 };
+	const struct ptc_generation_doc next = {
+		.nodes = to, .nnodes = 3, .world = 3, .rank_node = at, .rank_device = device
+	};
+	const struct ptc_layout *some = (const void *)&c;
+	struct ptc_plan_layouts l = { .from = some, .to = some };
+
+	ptc_plan_build_room(&all, &v, &next, &l, &said);
+	for (size_t i = 0; i < c.ncalls; i++) /* too late, or as the daemon stops */
+		if (is_silent(&c.calls[i]) || c.ncalls < c.all)
+			reply(&c.calls[i]);
+	assert_int_equal(live, ptc_alloc_live());
+	assert_string_equal("memory", said.level);
+	return said.why;
+}
+
+static void test_all_at_once(void **state)
+{
+	(void)state;
+	assert_string_equal("there is room for what each new rank takes: about 300 MiB", ask());
+	assert_int_equal(6, c.ncalls);
+	assert_int_equal(0, c.waits);
+}
+
+/* Who says nothing is said to be silent, and not to be of an earlier version. */
+static void test_silent(void **state)
+{
+	static const struct {
+		int status;
+		const char *said;
+	} cases[] = {
+		{ PTC_ETIMEOUT, "room was not checked: node n3 did not answer in time" },
+		{ PTC_EPEER, "room was not checked: node n3 could not be asked" },
+		{ PTC_EVERSION, "room was not checked: node n3 does not say what memory it has left" },
+	};
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		setup_questions(state);
+		c.status[3] = cases[i].status;
+		assert_string_equal(cases[i].said, ask());
+	}
+	setup_questions(state);
+	c.never = true;
+	assert_string_equal("room was not checked: node n3 did not answer in time", ask());
+	assert_true(c.waits > 0 && c.now_ns <= INT64_C(3000000000));
+	setup_questions(state);
+	c.nodes[3].up = false;
+	c.all = 5;
+	assert_string_equal("room was not checked: node n3 could not be asked", ask());
+}
+
+/* The daemon waits for whoever asks, and no answer is told any more. */
+static void test_daemon_stops(void **state)
+{
+	(void)state;
+	c.all = 7; /* none answers */
+	c.stopping = true;
+	assert_string_equal("room was not checked: what the ranks that train have taken is not known", ask());
+	assert_int_equal(0, c.waits);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(test_host, setup),    cmocka_unit_test_setup(test_measured, setup),
-		cmocka_unit_test_setup(test_devices, setup), cmocka_unit_test_setup(test_unknown, setup),
+		cmocka_unit_test_setup(test_host, setup),
+		cmocka_unit_test_setup(test_measured, setup),
+		cmocka_unit_test_setup(test_devices, setup),
+		cmocka_unit_test_setup(test_unknown, setup),
 		cmocka_unit_test_setup(test_took, setup),
+		cmocka_unit_test_setup(test_all_at_once, setup_questions),
+		cmocka_unit_test(test_silent),
+		cmocka_unit_test_setup(test_daemon_stops, setup_questions),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

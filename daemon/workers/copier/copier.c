@@ -265,6 +265,12 @@ static int64_t limit_ms(const struct ptc_copiers *cs, const struct ptc_slot_copy
 	return copying->hang_ms ? PTC_MIN(copying->hang_ms, cs->hang_ms) : cs->hang_ms;
 }
 
+/* A copier looks up its user's groups, which may take longer than any copy. */
+static int64_t start_limit_ms(const struct ptc_copiers *cs, const struct ptc_slot_copying *copying)
+{
+	return copying->start_ms ? PTC_MIN(copying->start_ms, cs->hang_ms) : limit_ms(cs, copying);
+}
+
 /* How a wait for an answer ended. */
 enum heard { HEARD, HEARD_END, HEARD_LATE, HEARD_CANCEL };
 
@@ -274,9 +280,9 @@ struct reply {
 };
 
 static enum heard hear(struct ptc_copiers *cs, const struct copier *c, int fd, const struct ptc_slot_copying *copying,
-		       struct reply *r)
+		       int64_t ms, struct reply *r)
 {
-	int64_t deadline = ptc_sys_now_ns() + limit_ms(cs, copying) * 1000000;
+	int64_t deadline = ptc_sys_now_ns() + ms * 1000000;
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 	ssize_t n;
 
@@ -307,7 +313,7 @@ static int start(struct ptc_copiers *cs, struct copier *c, const struct ptc_copy
 
 	if (rc)
 		return rc;
-	switch (hear(cs, c, c->slots[0].fd, call->copying, &r)) {
+	switch (hear(cs, c, c->slots[0].fd, call->copying, start_limit_ms(cs, call->copying), &r)) {
 	case HEARD:
 		return r.a.error ? ptc_error_set(err, ptc_status_from_wire(r.a.error), "%.500s", r.text) : 0;
 	case HEARD_CANCEL:
@@ -508,7 +514,8 @@ static enum heard ask(struct ptc_copiers *cs, const struct exchange *t, const st
 		      const struct ptc_copy_span *spans, int pass, const struct ptc_slot_copying *copying,
 		      struct reply *r)
 {
-	return say(t->slot->fd, head, spans, pass) ? hear(cs, t->copier, t->slot->fd, copying, r) : HEARD_END;
+	return say(t->slot->fd, head, spans, pass) ? hear(cs, t->copier, t->slot->fd, copying, limit_ms(cs, copying), r)
+						   : HEARD_END;
 }
 
 /* Unless the copier has it. */

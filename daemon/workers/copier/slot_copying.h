@@ -35,6 +35,7 @@ struct ptc_slot_copying {
 	struct ptc_slot_memory memory[2];
 	const struct ptc_wait *wait;        /* threads that copy ask `cancelled`; NULL: nothing cancels them */
 	int64_t hang_ms;                    /* a copy takes at most so long; 0, or longer: copy_timeout */
+	int64_t start_ms;                   /* likewise the start of a copier, if there is none yet; 0: as hang_ms */
 	struct ptc_slot_kept *kept;         /* NULL: nothing has to stay */
 	struct ptc_device_copying *device;  /* mapped device memory (daemon/workers/device); NULL: none */
 	struct ptc_device_shadows *shadows; /* of ranks' device memory (daemon/workers/device); NULL: none */

@@ -84,8 +84,11 @@ static void *serve(void *arg)
 static int copier_main(int n)
 {
 	struct ptc_copy_answer ready = { .version = PTC_COPY_VERSION };
+	const char *late = getenv("PTC_TEST_LATE_MS");
 	pthread_t threads[PTC_COPY_THREADS];
 
+	if (late) /* as where groups come from another machine */
+		usleep((useconds_t)atoi(late) * 1000);
 	if (n < 1 || n > PTC_COPY_THREADS || send(PTC_COPY_FD, &ready, sizeof ready, 0) != sizeof ready)
 		return 1;
 	for (int i = 0; i < n; i++)
@@ -222,6 +225,36 @@ static void a_copy_without_memory_here_is_refused(void **state)
 	ptc_copiers_done(&cs);
 }
 
+/* The first copy starts a copier, which may take longer than the copy may. */
+static void a_start_has_a_time_of_its_own(void **state)
+{
+	static const uint8_t base[8]; /* nobody copies there */
+	int fd = memfd_create("test", MFD_CLOEXEC), error, rc[2];
+	struct ptc_error err[2] = { PTC_ERROR_INIT, PTC_ERROR_INIT };
+
+	(void)state;
+	assert_true(fd >= 0 && setenv("PTC_TEST_LATE_MS", "4000", 1) == 0);
+	for (int i = 0; i < 2; i++) {
+		struct ptc_slot_memory m = { .fd = fd, .base = base, .bytes = PAGE, .dev = 1, .ino = 1 };
+		struct ptc_slot_copying copying = { .memory = { m, { .fd = -1 } },
+						    .hang_ms = i ? 60000 : 3000,
+						    .start_ms = i ? 1 : 60000 };
+		struct iovec there = { (void *)(uintptr_t)m.bytes, 8 }, here = { (void *)(uintptr_t)base, 8 };
+		struct ptc_copy_call q = read_of(&there, &here, &copying);
+		struct ptc_copiers cs;
+		uint64_t moved;
+
+		ptc_copiers_init(&cs, 60000);
+		rc[i] = ptc_copiers_call(&cs, &q, &error, &moved, &err[i]);
+		end_all(&cs);
+	}
+	unsetenv("PTC_TEST_LATE_MS");
+	close(fd);
+	assert_int_equal(rc[0], 0);
+	assert_int_equal(rc[1], PTC_ETIMEOUT);
+	assert_non_null(strstr(err[1].text, "has not become ready"));
+}
+
 /* ---- ptc-copy itself ---- */
 
 #define ROOM_BYTES (16u << 20)
@@ -293,6 +326,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(a_copy_without_memory_here_is_refused),
 					    cmocka_unit_test(maps_are_given_back),
+					    cmocka_unit_test(a_start_has_a_time_of_its_own),
 					    cmocka_unit_test(pages_that_are_there_are_mapped_many_at_once) };
 	const char *given = getenv("PTC_COPY");
 

@@ -137,6 +137,7 @@ static void say_process(struct said *s, struct ptc_workers *w, const struct grou
 	pid_t copier;
 
 	r->pid = k->process.pid;
+	r->program_pid = k->pid;
 	r->has_step = k->page && ptc_local_step(k->page, &r->step);
 	r->has_whole = r->has_step;
 	r->whole = r->has_step && ptc_local_all_whole(k->page);

@@ -479,14 +479,18 @@ static bool reap(const struct helper *h, int *ret_status)
 	return ended;
 }
 
-/* No ptcd is left that would thaw the program: none holds it for so long. */
-static void thaw_left(const struct helper *h)
+/* No ptcd is left that would thaw the program, and what it has started: none holds them for so long. ended: the program
+ * has been waited for, so another process group may have its number. */
+static void thaw_left(const struct helper *h, bool ended)
 {
 	if (ptc_process_held_s("") < HELD_MAX_S)
 		return;
 	if (*h->cgroup)
 		(void)ptc_cgroup_freeze(h->cgroup, false);
-	(void)killpg(h->pid, SIGCONT);
+	if (!ended)
+		(void)killpg(h->pid, SIGCONT);
+	else if (*h->cgroup)
+		(void)ptc_cgroup_signal(h->cgroup, SIGCONT, NULL);
 	(void)ptc_sys_unlink("held", "process.held", NULL);
 }
 
@@ -506,7 +510,7 @@ static int wait_for_program(struct helper *h)
 			continue;
 		}
 		if (poll(pfd, 2, blind ? 0 : HELD_LOOK_MS) == 0 && !blind)
-			thaw_left(h);
+			thaw_left(h, false);
 		while (h->watch_fd >= 0 && read(h->watch_fd, events, sizeof events) > 0)
 			;
 		if (blind || pfd[1].revents)
@@ -539,6 +543,7 @@ static void remove_cgroup(struct helper *h)
 		/* the kernel may take a moment more to see that one has ended */
 		wait_ms = poll(&pfd, 1, wait_ms) > 0 ? 1 : PTC_MIN(2 * wait_ms, LEFT_LOOK_MS);
 		(void)reap(h, &status);
+		thaw_left(h, true); /* the program may have been killed while it was frozen */
 		look_at_log(h);
 	}
 	ptc_cgroup_remove_empty(h->cgroup, CGROUP_MS);

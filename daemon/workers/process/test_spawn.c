@@ -1218,6 +1218,56 @@ static void its_cgroup_goes_with_the_last_process(void **state)
 	ptc_process_remove(&p, false);
 }
 
+/* As if it was frozen so long ago. */
+static void held_for(const char *dir, int64_t s)
+{
+	char path[400];
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/held", dir);
+	f = fopen(path, "w");
+	assert_non_null(f);
+	fprintf(f, "since %lld\n", (long long)(ptc_sys_now_ns() / 1000000000 - s));
+	assert_int_equal(fclose(f), 0);
+}
+
+static bool frozen(void *process)
+{
+	const struct ptc_process *p = process;
+
+	return ptc_cgroup_frozen(p->cgroup);
+}
+
+static bool thawed(void *process)
+{
+	const struct ptc_process *p = process;
+
+	return ptc_process_held_s(p->dir) == -1 && !ptc_cgroup_frozen(p->cgroup);
+}
+
+/* ptcd may be away, and the program was killed while it was frozen, as by the kernel for want of memory. */
+static void what_it_left_frozen_goes_on(void **state)
+{
+	struct ptc_process p;
+	pid_t pid;
+
+	(void)state;
+	if (!*w.cgroup) /* the helper ends with the program */
+		skip();
+	p = run("sleep 1000 & echo $!; exec sleep 1000");
+	read_pids(&p, 1, &pid);
+	assert_int_equal(ptc_process_freeze(&p, NULL), 0);
+	held_for(p.dir, 10); /* a ptcd may be there, and thaws it */
+	assert_int_equal(kill(p.pid, SIGKILL), 0);
+	assert_true(ptc_process_wait(&p, -1));
+	assert_true(eventually(frozen, &p));
+	held_for(p.dir, 3600);
+	assert_true(eventually(thawed, &p));
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_true(eventually(no_cgroup_is_left, NULL));
+	ptc_process_remove(&p, false);
+}
+
 /* The helper was killed, and then the folder has gone: nobody has the cgroup's name any more. */
 static void what_nobody_knows_of_is_removed(void **state)
 {
@@ -1624,6 +1674,7 @@ int main(int argc, char **argv)
 		BOTH(removal_kills_what_it_left_running),
 		BOTH(removal_takes_cgroups_of_its_own_with_it),
 		BOTH(its_cgroup_goes_with_the_last_process),
+		BOTH(what_it_left_frozen_goes_on),
 		BOTH(what_nobody_knows_of_is_removed),
 		BOTH(leaves_no_zombie_to_a_subreaper),
 		BOTH(each_allocation_may_fail),

@@ -209,6 +209,14 @@ void ptc_group_end_held_locked(struct ptc_workers *w, struct group *g)
 	release_locked(w, g, true);
 }
 
+/* For each process's helper, which counts from the last time. */
+static void stays_frozen(const struct group *g)
+{
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (g->slots[i].worker && g->slots[i].worker->hold.asked)
+			ptc_process_stays_frozen(&g->slots[i].worker->process);
+}
+
 /* From when somebody can decide, he has all of the time to find out about the ranks: while nobody could, it was made
  * longer from time to time only. */
 static void decidable_locked(struct ptc_workers *w, int64_t now)
@@ -219,6 +227,7 @@ static void decidable_locked(struct ptc_workers *w, int64_t now)
 				continue;
 			g->held_until_ns = PTC_MAX(g->held_until_ns, now + WORKERS_DECIDES_MS * MS);
 			g->held_most_ns = PTC_MAX(g->held_most_ns, g->held_until_ns);
+			stays_frozen(g);
 		}
 }
 
@@ -241,9 +250,7 @@ static void stay_held(struct group *g, int64_t now)
 		 (double)(now - g->held_from_ns) / 1e9);
 	g->held_until_ns = now + WORKERS_DECIDES_MS * MS;
 	g->held_most_ns = now + WORKERS_HELD_MAX_MS * MS;
-	for (size_t i = 0; i < g->desc.nranks; i++)
-		if (g->slots[i].worker && g->slots[i].worker->hold.asked)
-			ptc_process_stays_frozen(&g->slots[i].worker->process);
+	stays_frozen(g);
 }
 
 bool ptc_workers_holds_locked(struct ptc_workers *w, int64_t now_ns)
@@ -332,6 +339,7 @@ struct reader {
 	pid_t pid;
 	int kept; /* ours; what is published lies there, at kept_at; -1: in the process alone */
 	uint64_t kept_at;
+	int64_t late_ns; /* by then a copier has to be there that it can ask */
 	struct ptc_slot_copying copying;
 };
 
@@ -401,6 +409,7 @@ static int read_published(struct reader *r, const struct published *p, struct ra
 	*m = (struct ptc_slot_memory){ fd, true, true, room, p->bytes, st.st_dev, st.st_ino };
 	r->copying.memory[1].fd = -1;
 	r->copying.hang_ms = WORKERS_PUBLISHED_MS;
+	r->copying.start_ms = PTC_MAX((r->late_ns - ptc_sys_now_ns()) / MS, 1);
 	here = (struct iovec){ room, p->bytes };
 	rc = ptc_copiers_call(&r->w->copiers, &call, &e, &moved, err);
 	if (!rc && e)
@@ -413,12 +422,12 @@ static int read_published(struct reader *r, const struct published *p, struct ra
 	return rc;
 }
 
-/* Without the lock while the copier works: the process may end meanwhile. late: the controller does not wait for a
- * further copy that may hang. */
-static void read_worker_locked(struct ptc_workers *w, struct group *g, size_t i, bool late)
+/* Without the lock while the copier works: the process may end meanwhile. From late_ns on the controller does not wait
+ * for a further copy that may hang, nor for a copier that is not ready. */
+static void read_worker_locked(struct ptc_workers *w, struct group *g, size_t i, int64_t late_ns)
 {
 	struct worker *k = g->slots[i].worker;
-	struct reader r = { .w = w, .uid = g->job->uid, .pid = k->pid, .kept = -1 };
+	struct reader r = { .w = w, .uid = g->job->uid, .pid = k->pid, .kept = -1, .late_ns = late_ns };
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct rank_state *state;
 	struct published p;
@@ -430,7 +439,7 @@ static void read_worker_locked(struct ptc_workers *w, struct group *g, size_t i,
 	if (!ptc_local_step(k->page, &step) || !published_at(k->page, step, &p))
 		return;
 	find_kept(&r, k, &p);
-	if (r.kept < 0 && p.bytes && (k->outlived /* with the process */ || late))
+	if (r.kept < 0 && p.bytes && (k->outlived /* with the process */ || ptc_sys_now_ns() > late_ns))
 		return;
 	memcpy(r.uuid, g->job->uuid, sizeof r.uuid);
 	pthread_mutex_unlock(&w->lock);
@@ -459,7 +468,7 @@ static bool read_all_locked(struct ptc_workers *w, struct group *g)
 		struct worker *k = g->slots[i].worker;
 
 		if (k && !k->hold.read && ((can_hold(k) && k->hold.frozen) || k->outlived)) {
-			read_worker_locked(w, g, i, ptc_sys_now_ns() > late_ns);
+			read_worker_locked(w, g, i, late_ns);
 			any = true;
 		}
 	}
