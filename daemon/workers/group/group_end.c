@@ -6,6 +6,7 @@
  * is given up, and its step stands, it gets SIGTERM at once: it comes to no boundary where it would be told.) That
  * goes on without the caller, too; and a ptcd that starts anew finds `ending` in the group's file. */
 #include "daemon/workers/group/internal.h"
+#include "daemon/workers/process/priority.h"
 #include "daemon/workers/process/process.h"
 #include "daemon/workers/session/rank_conn.h"
 
@@ -165,7 +166,7 @@ void ptc_workers_tell_end(struct ptc_workers *w, const struct ptc_group_key *key
 		end_group_locked(w, g, true, false);
 	for (size_t i = 0; g && i < g->desc.nranks; i++) /* an interpreter takes seconds of a processor to exit */
 		if (g->slots[i].worker && !g->slots[i].worker->ended)
-			ptc_process_yield(&g->slots[i].worker->process);
+			ptc_priority_yield(&g->slots[i].worker->process);
 	ptc_workers_wake(w); /* it may be over already */
 	pthread_mutex_unlock(&w->lock);
 }
@@ -395,6 +396,8 @@ static void signal_worker(struct worker *k, int sig)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 
+	if (sig == SIGKILL)
+		ptc_priority_hurry(&k->process);
 	if (ptc_process_signal(&k->process, sig, &err))
 		ptc_warn("workers", "job %s: process %d: %s", k->job->uuid, (int)k->process.pid, err.text);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path down: the file `low` is written, then each value. Happy path back: each process and thread that still has
- * a lowered value gets its old one, then the file is removed. Failure modes: priority.h. If ptcd is killed in between,
- * the file is there, and the way back is taken again. */
+ * a lowered value gets its old one, then the file is removed. At a process's end no file is written: nobody needs the
+ * values before. Failure modes: priority.h. If ptcd is killed in between, the file is there, and the way back is taken
+ * again. */
 #include "daemon/workers/process/priority.h"
 
 #include "base/check.h"
@@ -22,7 +23,8 @@
 
 #define NICE_MORE  10 /* about a tenth of what others get */
 #define NICE_MAX   19
-#define OOM_MORE   500 /* half of all memory counts more */
+#define WEIGHT_END "1\n" /* the least */
+#define OOM_MORE   500   /* half of all memory counts more */
 #define OOM_MAX    1000
 #define WEIGHT     "100\n" /* a new cgroup's */
 #define WEIGHT_LOW "10\n"
@@ -230,6 +232,13 @@ static unsigned raise_process(pid_t pid, struct low *l)
 	return n;
 }
 
+static bool is_there(const struct ptc_process *p)
+{
+	struct ptc_process_stat st;
+
+	return p->pid > 1 && ptc_process_stat(p->pid, &st) && st.start_time == p->start_time;
+}
+
 bool ptc_priority_is_low(const struct ptc_process *p)
 {
 	struct low l;
@@ -239,7 +248,6 @@ bool ptc_priority_is_low(const struct ptc_process *p)
 
 void ptc_priority_raise(const struct ptc_process *p)
 {
-	struct ptc_process_stat st;
 	char path[PATH_BYTES];
 	struct pids all;
 	struct low l;
@@ -247,7 +255,7 @@ void ptc_priority_raise(const struct ptc_process *p)
 
 	if (!note_read(p->dir, &l))
 		return;
-	if (p->pid > 1 && ptc_process_stat(p->pid, &st) && st.start_time == p->start_time) {
+	if (is_there(p)) {
 		if (l.weight)
 			(void)write_text(in_dir(path, p->cgroup, "cpu.weight"), WEIGHT);
 		if (l.session)
@@ -260,4 +268,34 @@ void ptc_priority_raise(const struct ptc_process *p)
 		}
 	}
 	(void)ptc_sys_unlink(in_dir(path, p->dir, "low"), "process.low", NULL); /* else the next ptcd does */
+}
+
+/* ---- at its end ------------------------------------------------------------------ */
+
+/* nice: of all threads of its process group. Where that is refused, the process is as quick as the others: no harm. */
+static void set_end(const struct ptc_process *p, const char *weight, int nice, int session)
+{
+	char path[PATH_BYTES];
+
+	if (*p->cgroup && write_text(in_dir(path, p->cgroup, "cpu.weight"), weight))
+		return;
+	(void)setpriority(PRIO_PGRP, (id_t)p->pid, nice);
+	if (capable(CAP_SYS_ADMIN))
+		(void)write_number(proc(path, p->pid, "autogroup"), session);
+}
+
+void ptc_priority_yield(const struct ptc_process *p)
+{
+	const int ours = getpriority(PRIO_PROCESS, 0);
+
+	if (is_there(p))
+		set_end(p, WEIGHT_END, may_take_back(ours) ? NICE_MAX : PTC_MIN(ours + NICE_MORE, NICE_MAX), NICE_MAX);
+}
+
+void ptc_priority_hurry(const struct ptc_process *p)
+{
+	const int ours = getpriority(PRIO_PROCESS, 0);
+
+	if (is_there(p) && may_take_back(ours))
+		set_end(p, WEIGHT, ours, 0);
 }

@@ -25,3 +25,9 @@ bool ptc_priority_lower(pid_t pid, const char *cgroup);
 bool ptc_priority_is_low(const struct ptc_process *p);
 /* As if it had never been lowered. Takes some system calls for each of its threads. Does nothing if it is not low. */
 void ptc_priority_raise(const struct ptc_process *p);
+
+/* The process has only to exit, and nobody waits for it: others come first from now on, by the same means. About a
+ * hundredth of what others get; a tenth, where we may not take it back. */
+void ptc_priority_yield(const struct ptc_process *p);
+/* It is about to be killed: the kernel frees its memory at its own priority. */
+void ptc_priority_hurry(const struct ptc_process *p);

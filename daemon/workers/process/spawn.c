@@ -31,7 +31,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -43,7 +42,6 @@
 #define REAP_MS       1000
 #define CGROUP_SUFFIX 13 /* "/" and ".PID" */
 #define PATH_BYTES    4096
-#define YIELD_NICE    10 /* about a tenth of what others get; it has its grace time for it */
 
 /* In the order of their numbers in the helper. */
 enum { FD_REQUEST = PTC_EXEC_REQUEST_FD - PTC_CHILD_FD, FD_ERROR, FD_DIR, NFDS };
@@ -501,15 +499,6 @@ int ptc_process_signal(const struct ptc_process *p, int sig, struct ptc_error *e
 	if (killpg(p->pid, sig) != 0 && errno != ESRCH)
 		return ptc_error_errno(err, errno, "cannot signal process group %d", (int)p->pid);
 	return 0;
-}
-
-void ptc_process_yield(const struct ptc_process *p)
-{
-	struct ptc_process_stat st;
-
-	/* Of all its threads. Where it is refused, the process is as quick as the others: no harm. */
-	if (p->pid > 1 && ptc_process_stat(p->pid, &st) && st.start_time == p->start_time)
-		setpriority(PRIO_PGRP, (id_t)p->pid, YIELD_NICE);
 }
 
 /* The last bytes of a log, at most size. */

@@ -69,8 +69,6 @@ bool ptc_process_wait(const struct ptc_process *p, int timeout_ms);
 bool ptc_process_status(const struct ptc_process *p, int *ret_status);
 /* Sends a signal to the program's whole cgroup, or process group. 0 also if these are gone. */
 int ptc_process_signal(const struct ptc_process *p, int sig, struct ptc_error *err);
-/* Other processes of the machine come first from now on, for it only has to exit. */
-void ptc_process_yield(const struct ptc_process *p);
 /* Gives the last whole lines of the log, at most size - 1 bytes, NUL-terminated. */
 void ptc_process_log_tail(const struct ptc_process *p, char *buf, size_t size);
 /* The offset where an open log begins. Before it lies a hole in place of the cut lines, so offsets never change for a

@@ -1562,6 +1562,31 @@ static void begins_low_and_comes_back(void **state)
 	ptc_process_remove(&p, false);
 }
 
+/* It only has to exit, so others come first; where it does not exit and is killed, nobody has to wait for that. */
+static void yields_at_its_end_until_it_is_killed(void **state)
+{
+	const int nice = nice_of(0);
+	const char *argv[] = { "sh", "-c", "sleep 1000 & echo $! >child; touch ready; wait", NULL };
+	struct ptc_spawn s = request(argv);
+	struct ptc_process p;
+
+	(void)state;
+	assert_int_equal(ptc_process_spawn(&s, &p, NULL), 0);
+	assert_true(eventually(all_wait, NULL));
+	ptc_priority_yield(&p);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(nice_of(i ? pid_in("child") : p.pid),
+				 nice_can_be_taken_back() || nice + 10 > 19 ? 19 : nice + 10);
+	assert_int_equal(nice_of(helper_of(&p)), nice);
+	ptc_priority_hurry(&p);
+	for (int i = 0; i < 2 && nice_can_be_taken_back(); i++)
+		assert_int_equal(nice_of(i ? pid_in("child") : p.pid), nice);
+	assert_int_equal(ptc_process_signal(&p, SIGKILL, NULL), 0);
+	status_of(&p);
+	ptc_priority_yield(&p); /* nothing: its number may be another's */
+	ptc_process_remove(&p, false);
+}
+
 /* A file system's folder in the place of a cgroup with the cpu controller, which a test cannot have. */
 static void has_a_low_weight_where_its_cgroup_has_one(void **state)
 {
@@ -1592,6 +1617,11 @@ static void has_a_low_weight_where_its_cgroup_has_one(void **state)
 	assert_int_equal(nice_of(pid), nice_of(0)); /* the weight serves */
 	assert_true(oom_of(pid) > oom_of(getpid()));
 	ptc_priority_raise(&p);
+	assert_int_equal(number_in(path), 100);
+	ptc_priority_yield(&p);
+	assert_int_equal(number_in(path), 1);
+	assert_int_equal(nice_of(pid), nice_of(0));
+	ptc_priority_hurry(&p);
 	assert_int_equal(number_in(path), 100);
 	assert_int_equal(oom_of(pid), oom_of(getpid()));
 	assert_int_equal(kill(pid, SIGKILL), 0);
@@ -1682,6 +1712,7 @@ int main(int argc, char **argv)
 		BOTH(shares_its_cgroup_with_nobody),
 		BOTH(says_why_it_cannot_start),
 		BOTH(begins_low_and_comes_back),
+		BOTH(yields_at_its_end_until_it_is_killed),
 		{ "says_what_memory_was_taken", says_what_memory_was_taken, setup_group, teardown, NULL },
 		{ "has_a_low_weight_where_its_cgroup_has_one", has_a_low_weight_where_its_cgroup_has_one, setup_group,
 		  teardown, NULL },
