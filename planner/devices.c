@@ -3,6 +3,7 @@
 #include "planner/devices.h"
 
 #include "base/check.h"
+#include "base/limits.h"
 
 #include <math.h>
 #include <string.h>
@@ -93,8 +94,8 @@ int ptc_cluster_profile_check(const struct ptc_cluster_profile *c, struct ptc_er
 			return rc;
 		nodes += c->kinds[i].nodes;
 	}
-	if (nodes * c->per_node > (1u << 17))
-		return ptc_error_set(err, PTC_ELIMIT, "profile: more than 131072 devices");
+	if (nodes * c->per_node > PTC_MAX_RANKS)
+		return ptc_error_set(err, PTC_ELIMIT, "profile: more than %u devices", PTC_MAX_RANKS);
 	if (!positive(c->intra_bytes_s))
 		return ptc_error_set(err, PTC_EINVAL,
 				     "profile: the bandwidth within a node is missing or not positive");

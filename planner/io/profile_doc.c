@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/limits.h"
 #include "formats/doc_rows.h"
 #include "planner/search/as_config.h"
 
@@ -60,7 +61,7 @@ static int read_device(struct reader *r, const struct ptc_doc_node *node)
 	const struct ptc_doc_node *name = ptc_doc_get(node, "name");
 	const char *text = NULL;
 	const struct ptc_doc_row rows[] = { { "name", PTC_DOC_OTHER },
-					    { "nodes", PTC_DOC_COUNT, &k->nodes, 1, 1u << 17 },
+					    { "nodes", PTC_DOC_COUNT, &k->nodes, 1, PTC_MAX_RANKS },
 					    { "flops", PTC_DOC_REAL, &k->flops, 0, 1e21 },
 					    { "hbm_bytes_s", PTC_DOC_REAL, &k->hbm_bytes_s, 0, 1e21 },
 					    { "memory_bytes", PTC_DOC_REAL, &k->memory_bytes, 0, 1e21 },
@@ -81,8 +82,8 @@ static int read_device(struct reader *r, const struct ptc_doc_node *node)
 static int read_measured_group(struct reader *r, const struct ptc_doc_node *node, const char *list,
 			       struct ptc_measured_group *g)
 {
-	const struct ptc_doc_row rows[] = { { "size", PTC_DOC_COUNT, &g->size, 2, 1u << 17 },
-					    { "stride", PTC_DOC_COUNT, &g->stride, 1, 1u << 17 },
+	const struct ptc_doc_row rows[] = { { "size", PTC_DOC_COUNT, &g->size, 2, PTC_MAX_RANKS },
+					    { "stride", PTC_DOC_COUNT, &g->stride, 1, PTC_MAX_RANKS },
 					    { "bytes_s", PTC_DOC_REAL, &g->bytes_s, 1, 1e15 } };
 
 	g->stride = 1;

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/limits.h"
 
 #include <math.h>
 #include <string.h>
@@ -81,8 +82,9 @@ int ptc_frontier_new(const struct ptc_work *w, const struct ptc_space *space, ui
 
 	if (rc)
 		return rc;
-	if (!devices || devices > (1u << 17))
-		return ptc_error_set(err, PTC_EINVAL, "a frontier up to %u devices; it must be in 1..131072", devices);
+	if (!devices || devices > PTC_MAX_RANKS)
+		return ptc_error_set(err, PTC_EINVAL, "a frontier up to %u devices; it must be in 1..%u", devices,
+				     PTC_MAX_RANKS);
 	f = ptc_calloc(1, sizeof *f + (devices + (size_t)1) * sizeof f->sets[0]);
 	if (!f)
 		return ptc_nomem(err);

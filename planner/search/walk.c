@@ -5,6 +5,7 @@
 #include "planner/search/walk.h"
 
 #include "base/check.h"
+#include "base/limits.h"
 
 #include <math.h>
 #include <string.h>
@@ -263,7 +264,7 @@ static int check_axis(const char *name, const struct ptc_degrees *d, struct ptc_
 	if (d->n > PTC_DEGREES_MAX)
 		return ptc_error_set(err, PTC_ELIMIT, "space: %s has more than %d values", name, PTC_DEGREES_MAX);
 	for (uint32_t i = 0; i < d->n; i++) {
-		if (!d->v[i] || d->v[i] > (1u << 17))
+		if (!d->v[i] || d->v[i] > PTC_MAX_RANKS)
 			return ptc_error_set(err, PTC_EINVAL, "space: %s must not be %u", name, d->v[i]);
 		if (i && d->v[i] <= d->v[i - 1])
 			return ptc_error_set(err, PTC_EINVAL, "space: values of %s must ascend", name);
