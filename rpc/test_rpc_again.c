@@ -9,6 +9,7 @@
 #include "base/test_leaks.h"
 #include "rpc/client/client.h"
 #include "rpc/server/server.h"
+#include "rpc/test_certs.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -607,6 +608,57 @@ static void after_a_send_another_connection(void **state)
 	assert_int_equal(atomic_load(&f->gate.passed), 2);
 }
 
+/* What the channel was made of is gone by then. */
+static void over_tls_another_connection(void **state)
+{
+	char dir[] = "/tmp/ptc-test-again-XXXXXX", target[64], ca[64], crt[64], key[64];
+	struct ptc_rpc_tls tls = { .ca_path = ca, .cert_path = crt, .key_path = key };
+	struct ptc_rpc_channel_opts co = { .target = target, .expect_node = "n1", .tls = &tls };
+	struct ptc_rpc_server_opts so = { .max_calls = 4 };
+	struct ptc_rpc_part part = { .data = "x", .len = 1 };
+	struct ptc_rpc_channel *ch;
+	struct ptc_rpc_server *srv;
+	struct ptc_rpc_stream *s;
+	struct ptc_rpc_message *m;
+	struct gate gate;
+	void *reply;
+	size_t len;
+	int port;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	test_ca(dir, "ca");
+	test_cert(dir, "ca", "n1", "URI:ptc://node/n1,DNS:" PTC_RPC_MEMBER, 2);
+	snprintf(ca, sizeof ca, "%s/ca.crt", dir);
+	snprintf(crt, sizeof crt, "%s/n1.crt", dir);
+	snprintf(key, sizeof key, "%s/n1.key", dir);
+	assert_int_equal(ptc_rpc_server_new(&so, &srv, NULL), 0);
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Echo", ALL_ROLES, h_echo, NULL, NULL), 0);
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", &tls, &port, NULL), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, NULL), 0);
+	snprintf(target, sizeof target, "127.0.0.1:%d", gate_open(&gate, port));
+	atomic_store(&gate.shed, 0);
+	assert_int_equal(ptc_rpc_channel_new(&co, &ch, NULL), 0);
+	memset(ca, 0, sizeof ca);
+	memset(crt, 0, sizeof crt);
+	memset(key, 0, sizeof key);
+	memset(target, 0, sizeof target);
+	memset(&tls, 0, sizeof tls);
+	assert_int_equal(ptc_rpc_stream_open(ch, "/t.T/Echo", 0, NULL, 0, &s, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_send(s, &part, 1, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_recv(s, &m, NULL), 0);
+	ptc_rpc_stream_stood(s);
+	ptc_rpc_stream_free(s);
+	assert_int_equal(ptc_rpc_unary(ch, "/t.T/Echo", "hello", 5, CALL_MS, NULL, 0, &reply, &len, NULL), 0);
+	assert_int_equal(len, 5);
+	ptc_free(reply);
+	assert_int_equal(atomic_load(&gate.passed), 2);
+	ptc_rpc_channel_free(ch);
+	gate_close(&gate);
+	ptc_rpc_server_free(srv, 2000);
+	test_sh("rm -r '%s'", dir);
+}
+
 #define CASE(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
@@ -623,6 +675,7 @@ int main(void)
 		CASE(after_patience_another_connection),
 		CASE(after_a_deadline_another_connection),
 		CASE(after_a_send_another_connection),
+		CASE(over_tls_another_connection),
 	};
 	int failed;
 
