@@ -5,7 +5,7 @@
  * of 120 ms.
  *
  * Failure modes: a node that does not answer within MEASURE_MS leaves that pair out, and after a few such rounds all of
- * its pairs. */
+ * its pairs. If the caller goes, or the daemon stops, the round ends without answers, and is the last one. */
 #include "daemon/planning/links/links.h"
 
 #include "base/alloc.h"
@@ -30,6 +30,7 @@
 #define STREAM_MS   3000
 #define MEASURE_MS  5000
 #define SPARE_MS    1000                 /* for the loop to hear of answers */
+#define CALLER_NS   INT64_C(100000000)   /* how often we look whether the caller is still there */
 #define STREAM_MAX  (UINT64_C(16) << 30) /* more than any link brings in that time */
 #define PIECE_BYTES (128u << 10)         /* a slow link brings some in that time, too */
 #define SLOW_NS     INT64_C(2000000000)  /* a link that has brought nothing by then is none */
@@ -338,6 +339,7 @@ size_t ptc_link_opponent(size_t n, size_t round, size_t i)
 struct tournament {
 	struct ptc_channels *channels;
 	struct ptc_rpc_client *client;
+	const struct ptc_rpc_call *call;
 	const struct ptc_link_node *nodes;
 	size_t n;
 	unsigned *silent; /* of each node: rounds without any answer; UINT_MAX: it has answered once */
@@ -403,6 +405,17 @@ static struct round *round_new(struct tournament *t, size_t round)
 	return r;
 }
 
+/* Once the daemon stops, the loop hears of no answer any more. */
+static bool waits_locked(const struct tournament *t, struct round *r, int64_t until)
+{
+	int64_t now = ptc_sys_now_ns();
+
+	if (!r->places || now >= until || ptc_rpc_call_cancelled(t->call))
+		return false;
+	ptc_cond_wait_until(&r->cond, &r->lock, PTC_MIN(until, now + CALLER_NS));
+	return true;
+}
+
 static int run_round(struct tournament *t, size_t round)
 {
 	struct round *r = round_new(t, round);
@@ -415,9 +428,11 @@ static int run_round(struct tournament *t, size_t round)
 	while (places--)
 		go_on(r);
 	pthread_mutex_lock(&r->lock);
-	while (r->places && ptc_cond_wait_until(&r->cond, &r->lock, until))
+	while (waits_locked(t, r, until))
 		;
 	r->over = true;
+	if (ptc_rpc_call_cancelled(t->call))
+		rc = PTC_ECANCELED;
 	for (size_t i = 0; i < r->n && rc == 0; i++)
 		rc = take(t, &r->pairs[i]);
 	pthread_mutex_unlock(&r->lock);
@@ -425,11 +440,13 @@ static int run_round(struct tournament *t, size_t round)
 	return rc;
 }
 
-int ptc_links_measure(struct ptc_channels *channels, struct ptc_rpc_client *client, const struct ptc_link_node *nodes,
-		      size_t n, struct ptc_links *ret, struct ptc_links *ret_failed, struct ptc_error *err)
+int ptc_links_measure(struct ptc_channels *channels, struct ptc_rpc_client *client, const struct ptc_rpc_call *call,
+		      const struct ptc_link_node *nodes, size_t n, struct ptc_links *ret, struct ptc_links *ret_failed,
+		      struct ptc_error *err)
 {
 	struct tournament t = { .channels = channels,
 				.client = client,
+				.call = call,
 				.nodes = nodes,
 				.n = n,
 				.silent = ptc_calloc(n + 1, sizeof *t.silent) };
@@ -442,7 +459,10 @@ int ptc_links_measure(struct ptc_channels *channels, struct ptc_rpc_client *clie
 	if (rc) {
 		ptc_free(t.out.v);
 		ptc_free(t.failed.v);
-		return ptc_nomem(err);
+		return rc == PTC_ECANCELED ? ptc_error_set(err, rc,
+							   "the caller has gone, or this daemon stops, so the links "
+							   "were not measured to the end")
+					   : ptc_nomem(err);
 	}
 	*ret = t.out;
 	*ret_failed = t.failed;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounds of measurements against nodes that this program plays: how many calls are in flight, on how many threads, and
- * what becomes of nodes that do not answer. */
+/* Rounds of measurements against nodes that this program plays: how many calls are in flight, on how many threads, what
+ * becomes of nodes that do not answer, and when the caller goes. */
 #include "daemon/planning/links/links.h"
 
 #include "base/alloc.h"
@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ static struct {
 	struct asked v[PTC_LINK_CALLS + 1];
 	size_t n, most, threads, calls;
 	bool stop;
+	atomic_bool cancelled; /* the call that asked for the measurement */
 } net = { .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER };
 
 int __wrap_ptc_channels_get(struct ptc_channels *c, const char *node, const char *address, bool bulk, unsigned lane,
@@ -45,6 +47,13 @@ int __wrap_ptc_channels_get(struct ptc_channels *c, const char *node, const char
 	(void)c, (void)address, (void)bulk, (void)lane, (void)err;
 	*ret_channel = (struct ptc_rpc_channel *)(uintptr_t)node; /* the node is the connection */
 	return 0;
+}
+
+bool __wrap_ptc_rpc_call_cancelled(const struct ptc_rpc_call *call);
+bool __wrap_ptc_rpc_call_cancelled(const struct ptc_rpc_call *call)
+{
+	(void)call;
+	return atomic_load(&net.cancelled);
 }
 
 static size_t threads(void)
@@ -138,7 +147,7 @@ static void a_round_has_bounded_calls_and_no_threads(void **state)
 		snprintf(nodes[i].name, sizeof nodes[i].name, "n%d", i);
 	assert_int_equal(ptc_thread_start(&loop, "loop", loop_main, NULL, NULL), 0);
 	before = threads();
-	assert_int_equal(ptc_links_measure(NULL, NULL, nodes, NODES, &links, &failed, NULL), 0);
+	assert_int_equal(ptc_links_measure(NULL, NULL, NULL, nodes, NODES, &links, &failed, NULL), 0);
 	assert_true(net.most > 1 && net.most <= PTC_LINK_CALLS);
 	assert_int_equal(net.threads, before);
 	assert_true(links.n > NODES);
@@ -160,10 +169,62 @@ static void a_round_has_bounded_calls_and_no_threads(void **state)
 	ptc_free(nodes);
 }
 
+struct measuring {
+	struct ptc_link_node nodes[4];
+	int rc;
+	struct ptc_error err;
+};
+
+static void *measure_main(void *arg)
+{
+	struct measuring *m = arg;
+	struct ptc_links links, failed;
+
+	m->rc = ptc_links_measure(NULL, NULL, NULL, m->nodes, PTC_ARRAY_LEN(m->nodes), &links, &failed, &m->err);
+	return arg;
+}
+
+static void measure_begin(struct measuring *m, pthread_t *thread)
+{
+	for (size_t i = 0; i < PTC_ARRAY_LEN(m->nodes); i++)
+		snprintf(m->nodes[i].name, sizeof m->nodes[i].name, "m%zu", i);
+	net.n = net.calls = 0;
+	atomic_store(&net.cancelled, false);
+	assert_int_equal(ptc_thread_start(thread, "measure", measure_main, m, NULL), 0);
+}
+
+static void wait_calls(size_t calls)
+{
+	pthread_mutex_lock(&net.lock);
+	while (net.calls < calls)
+		pthread_cond_wait(&net.cond, &net.lock);
+	pthread_mutex_unlock(&net.lock);
+}
+
+/* No answer comes: so it is for a daemon that stops, whose loop has stopped already. */
+static void without_its_caller_it_ends(void **state)
+{
+	struct measuring m = { .err = PTC_ERROR_INIT };
+	pthread_t thread;
+
+	(void)state;
+	measure_begin(&m, &thread);
+	wait_calls(2);
+	atomic_store(&net.cancelled, true);
+	pthread_join(thread, NULL);
+	assert_int_equal(m.rc, PTC_ECANCELED);
+	print_message("%s\n", m.err.text);
+	assert_int_equal(net.calls, 2); /* no round has followed */
+	for (size_t i = 0; i < 2; i++)
+		net.v[i].cb(net.v[i].arg, PTC_ECANCELED, NULL, NULL, 0);
+	assert_int_equal(net.calls, 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_round_has_bounded_calls_and_no_threads),
+		cmocka_unit_test(without_its_caller_it_ends),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
