@@ -218,8 +218,9 @@ int ptc_links_register(struct ptc_rpc_server *peers, struct ptc_channels *channe
 
 struct pair {
 	struct round *of;
-	const struct ptc_link_node *a, *b;
-	bool asked, back; /* back: the first way was answered, or never will be */
+	struct ptc_link_node a, b; /* an answer may come when the caller's are gone */
+	size_t ia, ib;             /* of the caller's nodes */
+	bool asked, back;          /* back: the first way was answered, or never will be */
 	struct result {
 		double bytes_s, latency_s; /* 0: not measured */
 	} ab, ba;                          /* bytes going from a to b, and back */
@@ -285,7 +286,7 @@ static void go_on(struct round *r)
 		else if (--r->places == 0)
 			pthread_cond_signal(&r->cond);
 		pthread_mutex_unlock(&r->lock);
-	} while (p && (!p->asked || !ask(p, p->a, p->b)));
+	} while (p && (!p->asked || !ask(p, &p->a, &p->b)));
 	if (!p)
 		round_unref(r);
 }
@@ -322,7 +323,7 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 		p->ab = got;
 	p->back = true;
 	pthread_mutex_unlock(&r->lock);
-	if (!back || !ask(p, p->b, p->a))
+	if (!back || !ask(p, &p->b, &p->a))
 		go_on(r);
 }
 
@@ -370,11 +371,11 @@ static int put(struct tournament *t, const struct ptc_link_node *from, const str
 static int take(struct tournament *t, const struct pair *p)
 {
 	bool any = p->ab.bytes_s > 0 || p->ba.bytes_s > 0;
-	unsigned *of[] = { &t->silent[p->a - t->nodes], &t->silent[p->b - t->nodes] };
-	int rc = put(t, p->a, p->b, &p->ab);
+	unsigned *of[] = { &t->silent[p->ia], &t->silent[p->ib] };
+	int rc = put(t, &p->a, &p->b, &p->ab);
 
 	if (rc == 0)
-		rc = put(t, p->b, p->a, &p->ba);
+		rc = put(t, &p->b, &p->a, &p->ba);
 	for (size_t i = 0; p->asked && i < PTC_ARRAY_LEN(of); i++)
 		*of[i] = any ? UINT_MAX : *of[i] == UINT_MAX ? UINT_MAX : *of[i] + 1;
 	return rc;
@@ -396,9 +397,12 @@ static struct round *round_new(struct tournament *t, size_t round)
 
 		if (k <= i || k >= t->n)
 			continue;
-		r->pairs[r->n++] = (struct pair){
-			.of = r, .a = &t->nodes[i], .b = &t->nodes[k], .asked = !gives_up(t, i) && !gives_up(t, k)
-		};
+		r->pairs[r->n++] = (struct pair){ .of = r,
+						  .a = t->nodes[i],
+						  .b = t->nodes[k],
+						  .ia = i,
+						  .ib = k,
+						  .asked = !gives_up(t, i) && !gives_up(t, k) };
 	}
 	r->places = PTC_MIN(r->n, (size_t)PTC_LINK_CALLS);
 	r->refs = r->places + 1;

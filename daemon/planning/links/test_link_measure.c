@@ -33,10 +33,12 @@ struct asked {
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	struct asked v[PTC_LINK_CALLS + 1];
+	struct asked v[PTC_LINK_CALLS + 1], last;
 	size_t n, most, threads, calls;
 	bool stop;
 	atomic_bool cancelled; /* the call that asked for the measurement */
+	size_t hold_at;        /* when so many calls have been made, the next one waits before it is; 0: none does */
+	bool held, go;
 } net = { .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER };
 
 int __wrap_ptc_channels_get(struct ptc_channels *c, const char *node, const char *address, bool bulk, unsigned lane,
@@ -45,6 +47,12 @@ int __wrap_ptc_channels_get(struct ptc_channels *c, const char *node, const char
 			    struct ptc_rpc_channel **ret_channel, struct ptc_error *err)
 {
 	(void)c, (void)address, (void)bulk, (void)lane, (void)err;
+	pthread_mutex_lock(&net.lock);
+	net.held = net.hold_at && net.calls == net.hold_at;
+	pthread_cond_broadcast(&net.cond);
+	while (net.held && !net.go)
+		pthread_cond_wait(&net.cond, &net.lock);
+	pthread_mutex_unlock(&net.lock);
 	*ret_channel = (struct ptc_rpc_channel *)(uintptr_t)node; /* the node is the connection */
 	return 0;
 }
@@ -85,10 +93,11 @@ void __wrap_ptc_rpc_unary_async(struct ptc_rpc_client *client, struct ptc_rpc_ch
 	*a = (struct asked){ .cb = cb, .arg = arg };
 	snprintf(a->to, sizeof a->to, "%s", (const char *)channel);
 	snprintf(a->from, sizeof a->from, "%s", ((Ptc__V1__MeasureRequest *)m)->node);
+	net.last = *a;
 	net.most = PTC_MAX(net.most, net.n);
 	net.threads = PTC_MAX(net.threads, threads());
 	net.calls++;
-	pthread_cond_signal(&net.cond);
+	pthread_cond_broadcast(&net.cond);
 	pthread_mutex_unlock(&net.lock);
 	ptc_pb_free(m);
 }
@@ -187,7 +196,7 @@ static void *measure_main(void *arg)
 static void measure_begin(struct measuring *m, pthread_t *thread)
 {
 	for (size_t i = 0; i < PTC_ARRAY_LEN(m->nodes); i++)
-		snprintf(m->nodes[i].name, sizeof m->nodes[i].name, "m%zu", i);
+		snprintf(m->nodes[i].name, sizeof m->nodes[i].name, "m%zu", SILENT + 1 + i);
 	net.n = net.calls = 0;
 	atomic_store(&net.cancelled, false);
 	assert_int_equal(ptc_thread_start(thread, "measure", measure_main, m, NULL), 0);
@@ -220,11 +229,44 @@ static void without_its_caller_it_ends(void **state)
 	assert_int_equal(net.calls, 2);
 }
 
+/* The loop has an answer and is about to ask the other way round, when the caller goes and frees its nodes. */
+static void an_answer_outlives_the_nodes(void **state)
+{
+	struct measuring m = { .err = PTC_ERROR_INIT };
+	pthread_t thread, loop;
+	struct asked first;
+
+	(void)state;
+	net.hold_at = 2;
+	net.stop = net.held = net.go = false;
+	measure_begin(&m, &thread);
+	wait_calls(2);
+	first = net.v[0];
+	assert_int_equal(ptc_thread_start(&loop, "loop", loop_main, NULL, NULL), 0);
+	pthread_mutex_lock(&net.lock);
+	while (!net.held)
+		pthread_cond_wait(&net.cond, &net.lock);
+	pthread_mutex_unlock(&net.lock);
+	atomic_store(&net.cancelled, true);
+	pthread_join(thread, NULL);
+	memset(m.nodes, 0, sizeof m.nodes);
+	pthread_mutex_lock(&net.lock);
+	net.hold_at = 0;
+	net.go = net.stop = true;
+	pthread_cond_broadcast(&net.cond);
+	pthread_mutex_unlock(&net.lock);
+	pthread_join(loop, NULL);
+	assert_int_equal(net.calls, 3);
+	assert_string_equal(net.last.to, first.from);
+	assert_string_equal(net.last.from, first.to);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_round_has_bounded_calls_and_no_threads),
 		cmocka_unit_test(without_its_caller_it_ends),
+		cmocka_unit_test(an_answer_outlives_the_nodes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
