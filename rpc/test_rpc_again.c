@@ -256,10 +256,10 @@ static int h_wait(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	return ptc_error_set(err, PTC_ECANCELED, "waited until cancelled");
 }
 
-static int setup(void **state)
+static int setup_with(void **state, int stall_ms)
 {
 	struct fixture *f = ptc_calloc(1, sizeof *f);
-	struct ptc_rpc_server_opts so = { .max_calls = 16 };
+	struct ptc_rpc_server_opts so = { .max_calls = 16, .stall_ms = stall_ms };
 	struct ptc_rpc_channel_opts co = { .insecure = true };
 	char target[64];
 	int port;
@@ -281,6 +281,16 @@ static int setup(void **state)
 	assert_int_equal(ptc_rpc_channel_new(&co, &f->ch, NULL), 0);
 	*state = f;
 	return 0;
+}
+
+static int setup(void **state)
+{
+	return setup_with(state, 0);
+}
+
+static int setup_stall(void **state)
+{
+	return setup_with(state, 300);
 }
 
 static int teardown(void **state)
@@ -577,6 +587,24 @@ static void after_a_deadline_another_connection(void **state)
 	assert_int_equal(atomic_load(&f->gate.passed), 2);
 }
 
+/* The server ends the call. No deadline has passed, and what was asked for may have been done. */
+static void after_an_answer_that_stood_another_connection(void **state)
+{
+	struct fixture *f = *state;
+	struct ptc_error err = PTC_ERROR_INIT;
+	void *reply;
+	size_t len;
+
+	starve(f, 1);
+	assert_int_equal(ptc_rpc_unary(f->ch, "/t.T/Big", "x", 1, CALL_MS, NULL, 0, &reply, &len, &err), PTC_ECANCELED);
+	print_message("%s\n", err.text);
+	assert_non_null(strstr(err.text, ": the caller has not taken what was sent to it"));
+	assert_null(strstr(err.text, "again"));
+	assert_int_equal(ptc_rpc_unary(f->ch, "/t.T/Big", "x", 1, CALL_MS, NULL, 0, &reply, &len, NULL), 0);
+	ptc_free(reply);
+	assert_int_equal(atomic_load(&f->gate.passed), 2);
+}
+
 static void *stood_main(void *arg)
 {
 	usleep(300000);
@@ -674,6 +702,7 @@ int main(void)
 		CASE(a_request_that_does_not_come),
 		CASE(after_patience_another_connection),
 		CASE(after_a_deadline_another_connection),
+		cmocka_unit_test_setup_teardown(after_an_answer_that_stood_another_connection, setup_stall, teardown),
 		CASE(after_a_send_another_connection),
 		CASE(over_tls_another_connection),
 	};

@@ -336,12 +336,19 @@ static bool says(const struct ptc_rpc_outcome *o, const char *key)
 	return false;
 }
 
+/* The server has cut the call off, as its answer was not taken: perhaps it never came here. */
+static bool not_taken(const struct ptc_rpc_outcome *o)
+{
+	return o->code == GRPC_STATUS_CANCELLED && grpc_slice_str_cmp(o->details, PTC_RPC_NOT_TAKEN) == 0;
+}
+
 /* A deadline that a handler of the peer's says has passed is another one. */
 void ptc_rpc_channel_judge(struct ptc_rpc_channel *ch, const struct ptc_rpc_origin *from,
 			   const struct ptc_rpc_outcome *o)
 {
-	if (says(o, PTC_RPC_UNHEARD_KEY) || (o->code == GRPC_STATUS_DEADLINE_EXCEEDED && !says(o, PTC_RPC_STATUS_KEY) &&
-					     ptc_sys_now_ns() - from->made_ns >= STOOD_NS))
+	if (says(o, PTC_RPC_UNHEARD_KEY) || not_taken(o) ||
+	    (o->code == GRPC_STATUS_DEADLINE_EXCEEDED && !says(o, PTC_RPC_STATUS_KEY) &&
+	     ptc_sys_now_ns() - from->made_ns >= STOOD_NS))
 		ptc_rpc_channel_stood(ch, from->turn);
 }
 

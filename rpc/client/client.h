@@ -11,8 +11,8 @@
  * A connection may live and yet pass no more bytes: without TLS, a bit that changed on the way can take its flow
  * control. So a call that stands is taken for a sign of that, and the channel's next call makes a new connection. A
  * call stands if its patience (ptc_rpc_stream_patience) or a deadline of at least 5 s ends, if its owner says so
- * (ptc_rpc_stream_stood), or if the server says so. Calls under way keep their connection. Channels with quiet_idle do
- * none of this.
+ * (ptc_rpc_stream_stood), or if the server says so, of the request or of its answer. Calls under way keep their
+ * connection. Channels with quiet_idle do none of this.
  */
 #pragma once
 
