@@ -34,6 +34,7 @@
 #define PTC_RPC_SERVER_WINDOW    (1 << 20)
 #define PTC_RPC_STATUS_KEY       "ptc-status"  /* trailing metadata: our code, decimal */
 #define PTC_RPC_UNHEARD_KEY      "ptc-unheard" /* trailing metadata: the request did not come, no handler began */
+#define PTC_RPC_NOT_TAKEN        "the caller has not taken what was sent to it" /* the text of a call that was cut off */
 #define PTC_RPC_MAX_ARGS         32
 #define PTC_RPC_FRONTS_MAX       4           /* TCP listeners of one server */
 #define PTC_RPC_CONNECTION_BYTES (32 * 1024) /* the core's memory for an idle connection; 28 KiB were measured */

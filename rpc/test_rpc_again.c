@@ -9,6 +9,7 @@
 #include "base/test_leaks.h"
 #include "rpc/client/client.h"
 #include "rpc/server/server.h"
+#include "rpc/test_certs.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -255,10 +256,10 @@ static int h_wait(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	return ptc_error_set(err, PTC_ECANCELED, "waited until cancelled");
 }
 
-static int setup(void **state)
+static int setup_with(void **state, int stall_ms)
 {
 	struct fixture *f = ptc_calloc(1, sizeof *f);
-	struct ptc_rpc_server_opts so = { .max_calls = 16 };
+	struct ptc_rpc_server_opts so = { .max_calls = 16, .stall_ms = stall_ms };
 	struct ptc_rpc_channel_opts co = { .insecure = true };
 	char target[64];
 	int port;
@@ -280,6 +281,16 @@ static int setup(void **state)
 	assert_int_equal(ptc_rpc_channel_new(&co, &f->ch, NULL), 0);
 	*state = f;
 	return 0;
+}
+
+static int setup(void **state)
+{
+	return setup_with(state, 0);
+}
+
+static int setup_stall(void **state)
+{
+	return setup_with(state, 300);
 }
 
 static int teardown(void **state)
@@ -576,6 +587,24 @@ static void after_a_deadline_another_connection(void **state)
 	assert_int_equal(atomic_load(&f->gate.passed), 2);
 }
 
+/* The server ends the call. No deadline has passed, and what was asked for may have been done. */
+static void after_an_answer_that_stood_another_connection(void **state)
+{
+	struct fixture *f = *state;
+	struct ptc_error err = PTC_ERROR_INIT;
+	void *reply;
+	size_t len;
+
+	starve(f, 1);
+	assert_int_equal(ptc_rpc_unary(f->ch, "/t.T/Big", "x", 1, CALL_MS, NULL, 0, &reply, &len, &err), PTC_ECANCELED);
+	print_message("%s\n", err.text);
+	assert_non_null(strstr(err.text, ": the caller has not taken what was sent to it"));
+	assert_null(strstr(err.text, "again"));
+	assert_int_equal(ptc_rpc_unary(f->ch, "/t.T/Big", "x", 1, CALL_MS, NULL, 0, &reply, &len, NULL), 0);
+	ptc_free(reply);
+	assert_int_equal(atomic_load(&f->gate.passed), 2);
+}
+
 static void *stood_main(void *arg)
 {
 	usleep(300000);
@@ -607,6 +636,57 @@ static void after_a_send_another_connection(void **state)
 	assert_int_equal(atomic_load(&f->gate.passed), 2);
 }
 
+/* What the channel was made of is gone by then. */
+static void over_tls_another_connection(void **state)
+{
+	char dir[] = "/tmp/ptc-test-again-XXXXXX", target[64], ca[64], crt[64], key[64];
+	struct ptc_rpc_tls tls = { .ca_path = ca, .cert_path = crt, .key_path = key };
+	struct ptc_rpc_channel_opts co = { .target = target, .expect_node = "n1", .tls = &tls };
+	struct ptc_rpc_server_opts so = { .max_calls = 4 };
+	struct ptc_rpc_part part = { .data = "x", .len = 1 };
+	struct ptc_rpc_channel *ch;
+	struct ptc_rpc_server *srv;
+	struct ptc_rpc_stream *s;
+	struct ptc_rpc_message *m;
+	struct gate gate;
+	void *reply;
+	size_t len;
+	int port;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	test_ca(dir, "ca");
+	test_cert(dir, "ca", "n1", "URI:ptc://node/n1,DNS:" PTC_RPC_MEMBER, 2);
+	snprintf(ca, sizeof ca, "%s/ca.crt", dir);
+	snprintf(crt, sizeof crt, "%s/n1.crt", dir);
+	snprintf(key, sizeof key, "%s/n1.key", dir);
+	assert_int_equal(ptc_rpc_server_new(&so, &srv, NULL), 0);
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Echo", ALL_ROLES, h_echo, NULL, NULL), 0);
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", &tls, &port, NULL), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, NULL), 0);
+	snprintf(target, sizeof target, "127.0.0.1:%d", gate_open(&gate, port));
+	atomic_store(&gate.shed, 0);
+	assert_int_equal(ptc_rpc_channel_new(&co, &ch, NULL), 0);
+	memset(ca, 0, sizeof ca);
+	memset(crt, 0, sizeof crt);
+	memset(key, 0, sizeof key);
+	memset(target, 0, sizeof target);
+	memset(&tls, 0, sizeof tls);
+	assert_int_equal(ptc_rpc_stream_open(ch, "/t.T/Echo", 0, NULL, 0, &s, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_send(s, &part, 1, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_recv(s, &m, NULL), 0);
+	ptc_rpc_stream_stood(s);
+	ptc_rpc_stream_free(s);
+	assert_int_equal(ptc_rpc_unary(ch, "/t.T/Echo", "hello", 5, CALL_MS, NULL, 0, &reply, &len, NULL), 0);
+	assert_int_equal(len, 5);
+	ptc_free(reply);
+	assert_int_equal(atomic_load(&gate.passed), 2);
+	ptc_rpc_channel_free(ch);
+	gate_close(&gate);
+	ptc_rpc_server_free(srv, 2000);
+	test_sh("rm -r '%s'", dir);
+}
+
 #define CASE(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
@@ -622,7 +702,9 @@ int main(void)
 		CASE(a_request_that_does_not_come),
 		CASE(after_patience_another_connection),
 		CASE(after_a_deadline_another_connection),
+		cmocka_unit_test_setup_teardown(after_an_answer_that_stood_another_connection, setup_stall, teardown),
 		CASE(after_a_send_another_connection),
+		CASE(over_tls_another_connection),
 	};
 	int failed;
 

@@ -96,6 +96,7 @@ class Attacks(harness.Case):
             self.wait_locked(c, "n1")
             asked.kill()
             wait_for(lambda: not self.locked(c), 60 * PATIENCE, "the measurement to end", 0.05)
+            self.assertEqual(was, self.show(c), "nobody waits for a measurement, and it went on")
             again = self.begin(c, "profile", node="n1")
             self.wait_locked(c, "n1")
             before = self.show(c)

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define DEFAULT_TIMEOUT_MS 60000
+#define MEASURE_TIMEOUT_MS 600000 /* of 31 rounds, each with a node that does not answer for 10 s, and more */
 #define DESCRIPTORS_MIN    16
 
 static void *seam_alloc(void *arg, size_t size)
@@ -200,6 +201,7 @@ int ptc_admin_open(const struct ptc_admin_opts *given, struct ptc_admin **ret_ad
 		return ptc_nomem(err);
 	ptc_rpc_init();
 	a->timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : DEFAULT_TIMEOUT_MS;
+	a->measure_timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : MEASURE_TIMEOUT_MS;
 	a->stream_timeout_ms = opts->stream_timeout_ms;
 	a->direct_read.fd = -1;
 	pthread_mutex_init(&a->direct_read.lock, NULL);
@@ -281,16 +283,22 @@ int ptc_admin_unpack(const void *data, size_t len, const ProtobufCMessageDescrip
 	return 0;
 }
 
-int ptc_admin_call(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
-		   const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_reply, struct ptc_error *err)
+int ptc_admin_call_within(struct ptc_admin *a, int timeout_ms, const char *method, const ProtobufCMessage *request,
+			  const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_reply, struct ptc_error *err)
 {
 	ptc_auto_free void *data = NULL, *reply = NULL;
 	size_t len = 0, reply_len = 0;
 	int rc = ptc_pb_encode(request, &data, &len, err);
 
 	if (!rc)
-		rc = ptc_rpc_unary(a->control, method, data, len, a->timeout_ms, NULL, 0, &reply, &reply_len, err);
+		rc = ptc_rpc_unary(a->control, method, data, len, timeout_ms, NULL, 0, &reply, &reply_len, err);
 	return rc ? rc : ptc_admin_unpack(reply, reply_len, type, ret_reply, err);
+}
+
+int ptc_admin_call(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
+		   const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_reply, struct ptc_error *err)
+{
+	return ptc_admin_call_within(a, a->timeout_ms, method, request, type, ret_reply, err);
 }
 
 int ptc_admin_call_ack(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, struct ptc_error *err)

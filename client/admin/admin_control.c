@@ -23,16 +23,22 @@ static int take(const char *s, char **ret, struct ptc_error *err)
 	return 0;
 }
 
-static int call_document(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, char **ret_json,
-			 struct ptc_error *err)
+static int call_document_within(struct ptc_admin *a, int timeout_ms, const char *method,
+				const ProtobufCMessage *request, char **ret_json, struct ptc_error *err)
 {
 	ProtobufCMessage *reply = NULL;
-	int rc = ptc_admin_call(a, method, request, &ptc__v1__document__descriptor, &reply, err);
+	int rc = ptc_admin_call_within(a, timeout_ms, method, request, &ptc__v1__document__descriptor, &reply, err);
 
 	if (!rc)
 		rc = take(((Ptc__V1__Document *)reply)->json, ret_json, err);
 	ptc_admin_reply_free(reply);
 	return rc;
+}
+
+static int call_document(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, char **ret_json,
+			 struct ptc_error *err)
+{
+	return call_document_within(a, a->timeout_ms, method, request, ret_json, err);
 }
 
 static int call_list(struct ptc_admin *a, const char *method, char **ret_json, struct ptc_error *err)
@@ -136,7 +142,8 @@ int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text,
 	request.version = PTC_ADMIN_VERSION;
 	request.action = ptc_admin_borrow(action);
 	request.text = ptc_admin_borrow(text);
-	return call_document(a, SERVICE "Profile", &request.base, ret_json, err);
+	return call_document_within(a, strcmp(request.action, "measure") == 0 ? a->measure_timeout_ms : a->timeout_ms,
+				    SERVICE "Profile", &request.base, ret_json, err);
 }
 
 int ptc_admin_probe(struct ptc_admin *a, const char *job, const void *layout, size_t len, char **ret_json,

@@ -14,7 +14,7 @@
 
 struct ptc_admin {
 	struct ptc_rpc_channel *control, *bulk;
-	int timeout_ms, stream_timeout_ms;
+	int timeout_ms, measure_timeout_ms, stream_timeout_ms;
 	struct {
 		pthread_mutex_t lock;
 		char *control;      /* path of the daemon's socket; NULL: the daemon is on another node */
@@ -76,9 +76,11 @@ int ptc_admin_give(const char *name, void *ret, size_t oldest, const void *mine,
 #define PTC_ADMIN_OLDEST_totals    56
 /* Gives a borrowed string for a message that only reads it; NULL becomes "". */
 char *ptc_admin_borrow(const char *s);
-/* Makes a unary call. Release *ret_reply with ptc_admin_reply_free. */
+/* Makes a unary call, within a->timeout_ms. Release *ret_reply with ptc_admin_reply_free. */
 int ptc_admin_call(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
 		   const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_reply, struct ptc_error *err);
+int ptc_admin_call_within(struct ptc_admin *a, int timeout_ms, const char *method, const ProtobufCMessage *request,
+			  const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_reply, struct ptc_error *err);
 /* Makes a unary call that is answered by nothing but success. */
 int ptc_admin_call_ack(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, struct ptc_error *err);
 /* Receives a reply. Returns 0 to go on; otherwise the call ends with that code. */

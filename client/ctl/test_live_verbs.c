@@ -23,6 +23,7 @@ static struct {
 	struct ptc_rpc_server *server;
 	/* what the daemon is to do */
 	atomic_int create, run;           /* status */
+	atomic_bool hangs;                /* run never ends */
 	_Atomic(const char *) status;     /* document of a job; NULL: it does not exist */
 	_Atomic(const char *) log_script; /* which lines */
 	_Atomic(const char *) plan;       /* document; NULL: that of a live job */
@@ -88,6 +89,9 @@ static int on_run(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	snprintf(g.job, sizeof(g.job), "%s", r->job);
 	g.gpus = r->gpus;
 	release(r);
+	if (g.hangs)
+		while (!ptc_rpc_call_cancelled(call))
+			usleep(1000);
 	if (g.run)
 		return ptc_error_set(err, g.run, "8 devices are needed, 2 are known");
 	for (size_t i = 0; i < PTC_ARRAY_LEN(phases) && !rc; i++)
@@ -404,6 +408,21 @@ static void test_run_existing(void **state)
 	g.run = 0;
 }
 
+/* Whose time has passed: ptcctl's own, or one of the daemon's. */
+static void test_run_late(void **state)
+{
+	g.run = PTC_ETIMEOUT;
+	assert_int_equal(RUN("run", "live", "--wait"), 1);
+	one_line("ptcctl run: 8 devices are needed", "");
+	assert_int_equal(RUN("run", "live", "--wait", "--timeout", "1h"), 1);
+	one_line("ptcctl run: 8 devices are needed", "");
+	g.run = 0;
+	g.hangs = true;
+	assert_int_equal(RUN("run", "live", "--wait", "--timeout", "300ms"), 1);
+	one_line("ptcctl run: stopped waiting after --timeout; the work goes on: ", "");
+	g.hangs = false;
+}
+
 static void test_run_follow(void **state)
 {
 	g.log_script = "";
@@ -713,6 +732,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_run),
 		cmocka_unit_test(test_run_existing),
+		cmocka_unit_test(test_run_late),
 		cmocka_unit_test(test_run_follow),
 		cmocka_unit_test(test_logs),
 		cmocka_unit_test(test_stop_and_snapshot),

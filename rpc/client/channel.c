@@ -107,11 +107,41 @@ static int trust_new(struct ptc_rpc_channel *ch, const struct ptc_rpc_channel_op
 	return rc;
 }
 
+static void tls_done(struct ptc_rpc_tls *tls)
+{
+	const char *const of[] = { tls->ca_path, tls->cert_path, tls->key_path, tls->member, tls->crl_path };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(of); i++)
+		ptc_free((void *)(uintptr_t)of[i]);
+}
+
+static int tls_copy(const struct ptc_rpc_tls *from, struct ptc_rpc_tls *to, struct ptc_error *err)
+{
+	const char *const of[] = { from->ca_path, from->cert_path, from->key_path, from->member, from->crl_path };
+	const char **const copy[] = { &to->ca_path, &to->cert_path, &to->key_path, &to->member, &to->crl_path };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(of); i++)
+		if (of[i] && !(*copy[i] = ptc_strdup(of[i])))
+			return ptc_nomem(err);
+	return 0;
+}
+
+/* Later calls may make a connection anew, so nothing of the caller's is kept. */
+static int opts_copy(struct ptc_rpc_channel *ch, const struct ptc_rpc_channel_opts *opts, struct ptc_error *err)
+{
+	snprintf(ch->target, sizeof ch->target, "%s", opts->target);
+	snprintf(ch->expect_node, sizeof ch->expect_node, "%s", opts->expect_node ? opts->expect_node : "");
+	ch->opts = *opts;
+	ch->opts.target = ch->target;
+	ch->opts.expect_node = opts->expect_node ? ch->expect_node : NULL;
+	ch->opts.tls = opts->tls ? &ch->tls : NULL;
+	return opts->tls ? tls_copy(opts->tls, &ch->tls, err) : 0;
+}
+
 int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,
 			struct ptc_error *err)
 {
 	struct ptc_rpc_channel *ch;
-	grpc_channel *core;
 	int rc;
 
 	if (strlen(opts->target) >= sizeof ch->target)
@@ -120,22 +150,19 @@ int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_
 	if (!ch)
 		return ptc_nomem(err);
 	ch->renewed = ptc_rpc_tls_renewals();
-	rc = trust_new(ch, opts, err);
+	rc = opts_copy(ch, opts, err);
 	if (!rc)
-		rc = core_new(opts, &core, err);
+		rc = trust_new(ch, opts, err);
+	if (!rc)
+		rc = core_new(opts, &ch->core, err);
 	if (rc) {
 		ptc_rpc_trust_free(ch->trust);
+		tls_done(&ch->tls);
 		ptc_free(ch);
 		return rc;
 	}
-	snprintf(ch->target, sizeof ch->target, "%s", opts->target);
-	snprintf(ch->expect_node, sizeof ch->expect_node, "%s", opts->expect_node ? opts->expect_node : "");
-	ch->opts = *opts;
-	ch->opts.target = ch->target;
-	ch->opts.expect_node = opts->expect_node ? ch->expect_node : NULL;
 	atomic_init(&ch->refs, 1);
 	pthread_mutex_init(&ch->lock, NULL);
-	ch->core = core;
 	if (ch->opts.expect_node) /* where it listens, it calls from, too */
 		ptc_door_member_address(ch->target);
 	*ret_channel = ch;
@@ -155,6 +182,7 @@ struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel)
 		if (channel->old)
 			grpc_channel_destroy(channel->old);
 		ptc_rpc_trust_free(channel->trust);
+		tls_done(&channel->tls);
 		pthread_mutex_destroy(&channel->lock);
 		ptc_free(channel);
 	}
@@ -308,12 +336,19 @@ static bool says(const struct ptc_rpc_outcome *o, const char *key)
 	return false;
 }
 
+/* The server has cut the call off, as its answer was not taken: perhaps it never came here. */
+static bool not_taken(const struct ptc_rpc_outcome *o)
+{
+	return o->code == GRPC_STATUS_CANCELLED && grpc_slice_str_cmp(o->details, PTC_RPC_NOT_TAKEN) == 0;
+}
+
 /* A deadline that a handler of the peer's says has passed is another one. */
 void ptc_rpc_channel_judge(struct ptc_rpc_channel *ch, const struct ptc_rpc_origin *from,
 			   const struct ptc_rpc_outcome *o)
 {
-	if (says(o, PTC_RPC_UNHEARD_KEY) || (o->code == GRPC_STATUS_DEADLINE_EXCEEDED && !says(o, PTC_RPC_STATUS_KEY) &&
-					     ptc_sys_now_ns() - from->made_ns >= STOOD_NS))
+	if (says(o, PTC_RPC_UNHEARD_KEY) || not_taken(o) ||
+	    (o->code == GRPC_STATUS_DEADLINE_EXCEEDED && !says(o, PTC_RPC_STATUS_KEY) &&
+	     ptc_sys_now_ns() - from->made_ns >= STOOD_NS))
 		ptc_rpc_channel_stood(ch, from->turn);
 }
 

@@ -11,8 +11,8 @@
  * A connection may live and yet pass no more bytes: without TLS, a bit that changed on the way can take its flow
  * control. So a call that stands is taken for a sign of that, and the channel's next call makes a new connection. A
  * call stands if its patience (ptc_rpc_stream_patience) or a deadline of at least 5 s ends, if its owner says so
- * (ptc_rpc_stream_stood), or if the server says so. Calls under way keep their connection. Channels with quiet_idle do
- * none of this.
+ * (ptc_rpc_stream_stood), or if the server says so, of the request or of its answer. Calls under way keep their
+ * connection. Channels with quiet_idle do none of this.
  */
 #pragma once
 
@@ -31,8 +31,7 @@ struct ptc_rpc_channel_opts {
 	 * will do. So will a certificate without a ptc name whose host name is the target's (etcd's); only there host
 	 * names are compared. */
 	const char *expect_node;
-	/* TLS: a connection made after ptc_rpc_tls_renew() uses the files' new content. *tls must outlive the channel.
-	 */
+	/* TLS: the first call after ptc_rpc_tls_renew() makes a new connection, by the files' new content. */
 	bool renews;
 	bool bulk;                  /* a TCP connection of its own (local subchannel pool), large windows and limits */
 	uint32_t max_message_bytes; /* 0: PTC_CONTROL_MESSAGE_MAX */
@@ -41,6 +40,7 @@ struct ptc_rpc_channel_opts {
 			    then */
 };
 
+/* Copies what it needs of opts. */
 int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,
 			struct ptc_error *err);
 struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel); /* NULL ok */

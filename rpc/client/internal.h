@@ -16,7 +16,8 @@ struct ptc_rpc_channel {
 	struct ptc_rpc_trust *trust;      /* NULL: no list of revoked certificates */
 	unsigned listed;                  /* trust's epoch when core was made */
 	unsigned tried;                   /* the last epoch for which we tried to make a core */
-	struct ptc_rpc_channel_opts opts; /* the strings are ours, tls is the caller's */
+	struct ptc_rpc_channel_opts opts; /* the strings and tls are ours */
+	struct ptc_rpc_tls tls;           /* copies */
 	atomic_int refs;
 	char target[PTC_RPC_ADDRESS_MAX], expect_node[PTC_NAME_MAX + 1];
 };

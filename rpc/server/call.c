@@ -232,11 +232,11 @@ int ptc_rpc_call_recv_within(struct ptc_rpc_call *call, int ms, struct ptc_rpc_m
 	return ptc_rpc_call_recv(call, ret_msg, err);
 }
 
-/* Everything pending then ends. The core sends the status if no other one was sent. */
+/* Everything pending then ends. The core sends the status if no other one was sent. No deadline of the caller's has
+ * passed, and what it has asked for may go on: so it is not told to ask again. */
 static void cut_stalled(struct ptc_rpc_call *call)
 {
-	grpc_call_cancel_with_status(call->core, GRPC_STATUS_DEADLINE_EXCEEDED,
-				     "the caller has not taken what was sent to it; ask again", NULL);
+	grpc_call_cancel_with_status(call->core, GRPC_STATUS_CANCELLED, PTC_RPC_NOT_TAKEN, NULL);
 }
 
 /* Others wait for the memory of what is being sent. */

@@ -27,6 +27,7 @@ void ctl_progress_init(struct ctl_progress *p)
 {
 	memset(p, 0, sizeof *p);
 	p->terminal = isatty(STDERR_FILENO);
+	p->began_ns = ptc_sys_now_ns();
 }
 
 static void put_eta(char *buf, size_t size, double seconds)
@@ -125,6 +126,14 @@ int ctl_follow_fn(void *arg, const struct ptc_admin_progress *progress)
 	return 1;
 }
 
+/* Daemons have deadlines, too, and may not even have begun. */
+static bool stopped_waiting(const struct ctl *c, const struct ctl_follow *f, int rc)
+{
+	const int64_t limit_ms = c->opts.stream_timeout_ms;
+
+	return rc == PTC_ETIMEOUT && limit_ms && ptc_sys_now_ns() - f->progress.began_ns >= limit_ms * 1000000;
+}
+
 int ctl_follow_end(struct ctl *c, struct ctl_follow *f, int rc, struct ptc_error *err)
 {
 	ctl_progress_end(&f->progress);
@@ -136,7 +145,7 @@ int ctl_follow_end(struct ctl *c, struct ctl_follow *f, int rc, struct ptc_error
 			printf("job %s: ", c->chosen);
 		puts(c->json ? "{\"accepted\":true}"
 			     : "accepted; the daemon carries it out (see ptcctl status, ptcctl events)");
-	} else if (rc == PTC_ETIMEOUT) {
+	} else if (stopped_waiting(c, f, rc)) {
 		ptc_error_wrap(err, "stopped waiting after --timeout; the work goes on");
 	} else if (!rc && f->summary && *f->summary) {
 		rc = ctl_print_summary(c, f->summary, err);

@@ -49,11 +49,11 @@ void ctl_put_escaped(struct ptc_buf *b, const char *s);
 struct ctl_progress {
 	bool terminal, open; /* open: the terminal's line has text */
 	char phase[32];
-	int64_t phase_start_ns, shown_ns;
+	int64_t began_ns, phase_start_ns, shown_ns;
 	uint64_t phase_first;
 };
-void ctl_progress_want_lines(void); /* for all that is shown from now on */
-void ctl_progress_init(struct ctl_progress *p);
+void ctl_progress_want_lines(void);             /* for all that is shown from now on */
+void ctl_progress_init(struct ctl_progress *p); /* the call whose progress it is begins then */
 void ctl_progress_show(struct ctl_progress *p, const char *phase, uint64_t done, uint64_t total, const char *text);
 void ctl_progress_end(struct ctl_progress *p);
 /* A ptc_admin_progress_fn. arg: struct ctl_follow. */

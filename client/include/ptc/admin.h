@@ -52,7 +52,7 @@ struct ptc_admin_opts {
 	const char *server; /* HOST:PORT, by mutual TLS with the next three files; NULL: the socket */
 	const char *ca_path, *cert_path, *key_path;
 	const char *member; /* with server: the DNS name in the certificates of the cluster's nodes; NULL: "ptc-node" */
-	int timeout_ms;     /* limit of each call that is not a stream; 0: one minute */
+	int timeout_ms;     /* limit of each call that is not a stream; 0: one minute, to measure links ten */
 	int stream_timeout_ms; /* limit of each stream; 0: none */
 };
 /* Makes a handle. The handle connects at its first call, so a missing daemon is no error here. opts NULL: all defaults.

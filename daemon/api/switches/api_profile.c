@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cluster's profile: shown to anybody, measured and put in by root. Measuring takes a second for each round of
  * disjoint pairs; one measures at a time in the cluster, for two would halve each other's links. Failure modes: a node
- * that does not answer keeps the links that it had; PTC_ESTATE while another client measures. */
+ * that does not answer keeps the links that it had; PTC_ESTATE while another client measures; nothing is stored if the
+ * client goes, or this daemon stops, before the end. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "daemon/api/switches/switches.h"
@@ -84,7 +85,8 @@ static void answer_done(struct answer *a)
 }
 
 /* Once nobody else measures. */
-static int measure_locked(struct ptc_daemon *d, const struct up_nodes *u, struct answer *ret, struct ptc_error *err)
+static int measure_locked(struct ptc_daemon *d, const struct ptc_rpc_call *call, const struct up_nodes *u,
+			  struct answer *ret, struct ptc_error *err)
 {
 	struct ptc_links pairs = { 0 };
 	const struct ptc_planning_links_found found = { &pairs, u->all, u->nall };
@@ -93,7 +95,7 @@ static int measure_locked(struct ptc_daemon *d, const struct up_nodes *u, struct
 
 	if (rc)
 		return rc;
-	rc = ptc_links_measure(d->channels, d->client, u->v, u->n, &pairs, &ret->failed, err);
+	rc = ptc_links_measure(d->channels, d->client, call, u->v, u->n, &pairs, &ret->failed, err);
 	if (rc == 0 && !pairs.n)
 		rc = ptc_error_set(err, PTC_EPEER, "no node could pull from another; see the daemons' logs");
 	if (rc == 0)
@@ -120,7 +122,7 @@ static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, struct answe
 		rc = ptc_error_set(err, PTC_ENODEVICES, "%zu node is up, and a link is between two; start another node",
 				   u.n);
 	if (rc == 0)
-		rc = measure_locked(d, &u, ret, err);
+		rc = measure_locked(d, call, &u, ret, err);
 	if (rc == 0)
 		tell(&u, &ret->changed);
 	ptc_free(u.all);

@@ -5,7 +5,7 @@
  * of 120 ms.
  *
  * Failure modes: a node that does not answer within MEASURE_MS leaves that pair out, and after a few such rounds all of
- * its pairs. */
+ * its pairs. If the caller goes, or the daemon stops, the round ends without answers, and is the last one. */
 #include "daemon/planning/links/links.h"
 
 #include "base/alloc.h"
@@ -30,6 +30,7 @@
 #define STREAM_MS   3000
 #define MEASURE_MS  5000
 #define SPARE_MS    1000                 /* for the loop to hear of answers */
+#define CALLER_NS   INT64_C(100000000)   /* how often we look whether the caller is still there */
 #define STREAM_MAX  (UINT64_C(16) << 30) /* more than any link brings in that time */
 #define PIECE_BYTES (128u << 10)         /* a slow link brings some in that time, too */
 #define SLOW_NS     INT64_C(2000000000)  /* a link that has brought nothing by then is none */
@@ -217,8 +218,9 @@ int ptc_links_register(struct ptc_rpc_server *peers, struct ptc_channels *channe
 
 struct pair {
 	struct round *of;
-	const struct ptc_link_node *a, *b;
-	bool asked, back; /* back: the first way was answered, or never will be */
+	struct ptc_link_node a, b; /* an answer may come when the caller's are gone */
+	size_t ia, ib;             /* of the caller's nodes */
+	bool asked, back;          /* back: the first way was answered, or never will be */
 	struct result {
 		double bytes_s, latency_s; /* 0: not measured */
 	} ab, ba;                          /* bytes going from a to b, and back */
@@ -284,7 +286,7 @@ static void go_on(struct round *r)
 		else if (--r->places == 0)
 			pthread_cond_signal(&r->cond);
 		pthread_mutex_unlock(&r->lock);
-	} while (p && (!p->asked || !ask(p, p->a, p->b)));
+	} while (p && (!p->asked || !ask(p, &p->a, &p->b)));
 	if (!p)
 		round_unref(r);
 }
@@ -321,7 +323,7 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 		p->ab = got;
 	p->back = true;
 	pthread_mutex_unlock(&r->lock);
-	if (!back || !ask(p, p->b, p->a))
+	if (!back || !ask(p, &p->b, &p->a))
 		go_on(r);
 }
 
@@ -338,6 +340,7 @@ size_t ptc_link_opponent(size_t n, size_t round, size_t i)
 struct tournament {
 	struct ptc_channels *channels;
 	struct ptc_rpc_client *client;
+	const struct ptc_rpc_call *call;
 	const struct ptc_link_node *nodes;
 	size_t n;
 	unsigned *silent; /* of each node: rounds without any answer; UINT_MAX: it has answered once */
@@ -368,11 +371,11 @@ static int put(struct tournament *t, const struct ptc_link_node *from, const str
 static int take(struct tournament *t, const struct pair *p)
 {
 	bool any = p->ab.bytes_s > 0 || p->ba.bytes_s > 0;
-	unsigned *of[] = { &t->silent[p->a - t->nodes], &t->silent[p->b - t->nodes] };
-	int rc = put(t, p->a, p->b, &p->ab);
+	unsigned *of[] = { &t->silent[p->ia], &t->silent[p->ib] };
+	int rc = put(t, &p->a, &p->b, &p->ab);
 
 	if (rc == 0)
-		rc = put(t, p->b, p->a, &p->ba);
+		rc = put(t, &p->b, &p->a, &p->ba);
 	for (size_t i = 0; p->asked && i < PTC_ARRAY_LEN(of); i++)
 		*of[i] = any ? UINT_MAX : *of[i] == UINT_MAX ? UINT_MAX : *of[i] + 1;
 	return rc;
@@ -394,13 +397,27 @@ static struct round *round_new(struct tournament *t, size_t round)
 
 		if (k <= i || k >= t->n)
 			continue;
-		r->pairs[r->n++] = (struct pair){
-			.of = r, .a = &t->nodes[i], .b = &t->nodes[k], .asked = !gives_up(t, i) && !gives_up(t, k)
-		};
+		r->pairs[r->n++] = (struct pair){ .of = r,
+						  .a = t->nodes[i],
+						  .b = t->nodes[k],
+						  .ia = i,
+						  .ib = k,
+						  .asked = !gives_up(t, i) && !gives_up(t, k) };
 	}
 	r->places = PTC_MIN(r->n, (size_t)PTC_LINK_CALLS);
 	r->refs = r->places + 1;
 	return r;
+}
+
+/* Once the daemon stops, the loop hears of no answer any more. */
+static bool waits_locked(const struct tournament *t, struct round *r, int64_t until)
+{
+	int64_t now = ptc_sys_now_ns();
+
+	if (!r->places || now >= until || ptc_rpc_call_cancelled(t->call))
+		return false;
+	ptc_cond_wait_until(&r->cond, &r->lock, PTC_MIN(until, now + CALLER_NS));
+	return true;
 }
 
 static int run_round(struct tournament *t, size_t round)
@@ -415,9 +432,11 @@ static int run_round(struct tournament *t, size_t round)
 	while (places--)
 		go_on(r);
 	pthread_mutex_lock(&r->lock);
-	while (r->places && ptc_cond_wait_until(&r->cond, &r->lock, until))
+	while (waits_locked(t, r, until))
 		;
 	r->over = true;
+	if (ptc_rpc_call_cancelled(t->call))
+		rc = PTC_ECANCELED;
 	for (size_t i = 0; i < r->n && rc == 0; i++)
 		rc = take(t, &r->pairs[i]);
 	pthread_mutex_unlock(&r->lock);
@@ -425,11 +444,13 @@ static int run_round(struct tournament *t, size_t round)
 	return rc;
 }
 
-int ptc_links_measure(struct ptc_channels *channels, struct ptc_rpc_client *client, const struct ptc_link_node *nodes,
-		      size_t n, struct ptc_links *ret, struct ptc_links *ret_failed, struct ptc_error *err)
+int ptc_links_measure(struct ptc_channels *channels, struct ptc_rpc_client *client, const struct ptc_rpc_call *call,
+		      const struct ptc_link_node *nodes, size_t n, struct ptc_links *ret, struct ptc_links *ret_failed,
+		      struct ptc_error *err)
 {
 	struct tournament t = { .channels = channels,
 				.client = client,
+				.call = call,
 				.nodes = nodes,
 				.n = n,
 				.silent = ptc_calloc(n + 1, sizeof *t.silent) };
@@ -442,7 +463,10 @@ int ptc_links_measure(struct ptc_channels *channels, struct ptc_rpc_client *clie
 	if (rc) {
 		ptc_free(t.out.v);
 		ptc_free(t.failed.v);
-		return ptc_nomem(err);
+		return rc == PTC_ECANCELED ? ptc_error_set(err, rc,
+							   "the caller has gone, or this daemon stops, so the links "
+							   "were not measured to the end")
+					   : ptc_nomem(err);
 	}
 	*ret = t.out;
 	*ret_failed = t.failed;

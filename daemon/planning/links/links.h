@@ -52,13 +52,15 @@ struct ptc_link_node {
 };
 /* Measures the links of each node with each other, both ways, in rounds of disjoint pairs. At most PTC_LINK_ROUNDS
  * rounds are made, so each node is measured with at most so many others. *ret_failed: links that could not be measured
- * (only from and to are set). A node that has answered nobody in PTC_LINK_SILENT rounds is asked no more. */
+ * (only from and to are set). A node that has answered nobody in PTC_LINK_SILENT rounds is asked no more. On the thread
+ * of `call`: soon after it is cancelled the measurement ends, with PTC_ECANCELED. */
 #define PTC_LINK_SILENT 3
 #define PTC_LINK_ROUNDS 31
 #define PTC_LINK_PAIRS  4096 /* about; 100 bytes each in one value of etcd's */
 #define PTC_LINK_CALLS  256  /* in flight */
-int ptc_links_measure(struct ptc_channels *channels, struct ptc_rpc_client *client, const struct ptc_link_node *nodes,
-		      size_t n, struct ptc_links *ret, struct ptc_links *ret_failed, struct ptc_error *err);
+int ptc_links_measure(struct ptc_channels *channels, struct ptc_rpc_client *client, const struct ptc_rpc_call *call,
+		      const struct ptc_link_node *nodes, size_t n, struct ptc_links *ret, struct ptc_links *ret_failed,
+		      struct ptc_error *err);
 /* The partner of the i-th node in a round of n (even) nodes; in n - 1 rounds each node meets each other once. */
 size_t ptc_link_opponent(size_t n, size_t round, size_t i);
 
