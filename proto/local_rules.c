@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks what a rank may declare: names, dtypes, shapes. Failure modes: each check answers with a phrase that fits
- * after "tensor NAME: ". */
+/* Checks what a rank may declare (names, shapes, boxes), and knows dtypes; callers say themselves that one is unknown.
+ * Failure modes: each check answers with a phrase that fits after "tensor NAME: ". */
 #include "proto/local_rules.h"
 
 #include <stdlib.h>

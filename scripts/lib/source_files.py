@@ -26,13 +26,13 @@ Tables at the end name the files of each verb of `ptcctl`, of each call to a dae
 event. The last table has the times that are constants.
 """
 TIMES_INTRO = """
-These are the constants of the product that are times: their names end in `_MS`, `_NS`, `_S` or
-`_SECONDS`. Search this table for a part of the name, such as `SHUTDOWN` or `RETRY`, for a room,
-such as `daemon/coord`, or for the value as it stands here, such as `10 s` or `2 min`. The last
-column has the comment in the source or, without a comment, functions that use the constant.
-`docs/timeouts.md` says of the most important ones what follows when the time is over. Several files
-have a constant of the same name, for different things. Times that are keys of `ptcd.yaml` or
-`job.yaml` are not here.
+These are the constants of the product that are times: their names end in `_MS`, `_NS`, `_S`,
+`_SECONDS` or `_FOREVER`. Search this table for a part of the name, such as `SHUTDOWN` or `RETRY`,
+for a room, such as `daemon/coord`, or for the value as it stands here, such as `10 s` or `2 min`.
+The last column has the comment in the source or, without a comment, functions that use the
+constant. `docs/timeouts.md` says of the most important ones what follows when the time is over.
+Several files have a constant of the same name, for different things. Times that are keys of
+`ptcd.yaml` or `job.yaml` are not here.
 """
 EVENTS_INTRO = """
 The second column names the files that write the event. Some of them get its text from elsewhere:
@@ -61,8 +61,8 @@ EVENT_TEXTS = {  # of events whose text some call only passes on: who makes it
     "unhealed": [("daemon/agent/healing/heal.c", "heal_one")],
     "waits": [("daemon/controller/recovery/recovery.c", "wait_for")],
 }
-TIME = re.compile(r"(?m)^[ \t]*#[ \t]*define[ \t]+((\w*)_(MS|NS|S|SECONDS))[ \t]+([^\n]*?)[ \t]*(?:/\*[ \t]*(.*?)[ \t]*\*/)?$")
-UNITS = {"MS": 1e-3, "NS": 1e-9, "S": 1.0, "SECONDS": 1.0}
+TIME = re.compile(r"(?m)^[ \t]*#[ \t]*define[ \t]+((\w*)_(MS|NS|S|SECONDS|FOREVER))[ \t]+([^\n]*?)[ \t]*(?:/\*[ \t]*(.*?)[ \t]*\*/)?$")
+UNITS = {"MS": 1e-3, "NS": 1e-9, "S": 1.0, "SECONDS": 1.0, "FOREVER": 1.0}
 DEFINE = r"(?m)^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*?)[ \t]*(?:/\*[^\n]*)?$"
 STRING = r'"(?:[^"\\\n]|\\.)*"'
 STATEMENT = re.compile(rf'(?:[^;"]|{STRING})*')  # up to its semicolon

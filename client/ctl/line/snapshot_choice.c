@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which snapshot a command line means: a step or snap-N. Happy path: the daemon's list has it. Failure modes: neither
- * a step nor snap-N (wrong usage); none of that number or step (PTC_ENOTFOUND, with those that there are). */
+/* Which snapshot a command line means: a step or snap-N (`rollback --to`, `export --snapshot`). Happy path: the
+ * daemon's list has it. Failure modes: neither a step nor snap-N (wrong usage); none of that number or step
+ * (PTC_ENOTFOUND, with those that there are). */
 #include "client/ctl/line/ctl.h"
 
 #include "base/buf.h"

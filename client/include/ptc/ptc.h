@@ -182,8 +182,8 @@ PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
  * declared memory as state any more, and call ptc_next. Blocks while the state is taken. If no stop is pending, takes
- * tens of nanoseconds (after ptc_stream: microseconds). The first call has the step of ptc_start_step, each later one
- * the next step. PTC_R_INVALID: `step` is another; nothing has changed. */
+ * tens of nanoseconds; after ptc_stream microseconds; after ptc_survive also up to 0.1 % of the time. The first call
+ * has the step of ptc_start_step, each later one the next. PTC_R_INVALID: `step` is another; nothing has changed. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary
  * (`whole` of `status --format json`). Blocks while ptcd holds the rank (ptc_survive): at most 5 minutes, not counting
