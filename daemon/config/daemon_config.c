@@ -474,7 +474,7 @@ static const struct key {
 	{ "fuse.backing", &k_share, AT(fuse.backing), "auto", NULL,
 	  "Most memory for files of the mount that are kept whole, from which the kernel reads by itself (Linux 6.9, "
 	  "root). "
-	  "auto: a quarter of the memory beside memory.ceiling. 0B: none." },
+	  "auto: a quarter of the memory that memory.ceiling leaves. 0B: none." },
 	{ "fuse.backing_dir", &k_path, AT(fuse.backing_dir), NULL, NULL,
 	  "Directory on a disk in which these files lie instead. Not set: they are in memory. Not on overlayfs." },
 	{ "fuse.timeout", &k_ms, AT(fuse.timeout_ms), "30s", NULL,
