@@ -776,6 +776,11 @@ void ptc_store_huge_changed(struct job *j, bool chunks)
 	}
 }
 
+void ptc_store_huge_read(struct job *j)
+{
+	atomic_store_explicit(&j->s->huge.read_ns, ptc_sys_now_ns(), memory_order_relaxed);
+}
+
 int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, struct ptc_error *err)
 {
 	int rc;

@@ -38,8 +38,9 @@ void ptc_store_chunk_put_locked(struct job *j, struct chunk *c); /* drops one re
 int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err);
 /* The place of the chunk's page header in the file, CHUNK_PAD + PAGE_HEADER before its bytes. */
 int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err);
-/* Tells huge_chunks.c that the job is in use. chunks: the job has got new blocks; wlock. */
+/* Tells huge_chunks.c that the job changes. chunks: the job has got new blocks; wlock. */
 void ptc_store_huge_changed(struct job *j, bool chunks);
+void ptc_store_huge_read(struct job *j); /* tells it that the job is read */
 void ptc_store_chunk_sum(struct chunk *c);
 /* Makes checksums of the blocks in the mask, whose bytes are there, unless they have early checksums. One thread for
  * each block. */

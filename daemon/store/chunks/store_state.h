@@ -119,8 +119,9 @@ struct ptc_store {
 		int64_t look_ns;        /* when the thread looked at memory last; only the thread uses this */
 		int64_t ahead_ns;       /* spare_chunks.c makes nothing before this time; under wlock */
 		pthread_mutex_t blocks; /* taken to give blocks back, and while a range has to keep all of its blocks */
-		_Atomic int64_t busy_ns;
-		int64_t fill_again_ns; /* huge_fill.c fills nothing before this time; under wlock */
+		_Atomic int64_t busy_ns; /* when something was taken, filled or dropped last; */
+		_Atomic int64_t read_ns; /* when a table was read last */
+		int64_t fill_again_ns;   /* huge_fill.c fills nothing before this time; under wlock */
 		_Atomic uint64_t bytes;
 	} huge;
 };
