@@ -11,6 +11,12 @@ int ptc_store_chunks_open(struct job *j, struct ptc_error *err);
 void ptc_store_chunks_close(struct job *j);
 int ptc_store_chunks_reopen(const struct job *j, int flags);         /* a descriptor of its own; -1: errno */
 int ptc_store_chunks_finalize(struct job *j, struct ptc_error *err); /* call it after the tables have been loaded */
+/* Chunks in use, and free ones with blocks: of a job, or (NULL) of all. A table that goes frees chunks at any time,
+ * whoever has wlock: so these numbers are only read under lock. */
+struct chunk_counts {
+	size_t used, warm;
+};
+struct chunk_counts ptc_store_chunks_count(struct ptc_store *s, const struct job *j_or_null);
 /* wlock. The number of chunks that may have blocks. */
 uint64_t ptc_store_chunks_max(const struct ptc_store *s);
 /* By how many MiB memory.ceiling has to grow before there is room for so many more bytes of chunks. The tables' share,

@@ -94,6 +94,7 @@ struct job {
 	size_t nwarm, nused;
 	size_t nahead;            /* of nwarm, made ahead (spare_chunks.c); under wlock, as is the next member */
 	bool freed;               /* a switch or snapshot has freed chunks, so none are made ahead any more */
+	bool makes_ahead;         /* what gets blocks now is made ahead; under wlock */
 	struct ptc_table *tables; /* registered */
 	bool huge_todo;           /* under wlock, as is the next member */
 	uint64_t huge_at;         /* file offset up to which huge_chunks.c has worked */
