@@ -394,6 +394,20 @@ static void use_anew(struct chunk *c)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
+void ptc_store_chunk_parts_drop_locked(struct chunk *c, uint32_t at, uint32_t end)
+{
+	for (struct chunk_part **p = &c->parts; *p;) {
+		struct chunk_part *gone = *p;
+
+		if (gone->at >= end || gone->at + gone->bytes <= at) {
+			p = &gone->next;
+			continue;
+		}
+		*p = gone->next;
+		ptc_free(gone);
+	}
+}
+
 void ptc_store_chunks_close(struct job *j)
 {
 	pthread_mutex_lock(&j->s->lock);
@@ -403,8 +417,10 @@ void ptc_store_chunks_close(struct job *j)
 	for (size_t i = 0; j->env && j->deleted && i < j->nchunks; i++)
 		use_anew(j->chunks[i]); /* a punch leaves out for a while what somebody is just reading, counts among it
 					 */
-	for (size_t i = 0; i < j->nchunks; i++)
+	for (size_t i = 0; i < j->nchunks; i++) {
+		ptc_store_chunk_parts_drop_locked(j->chunks[i], 0, PTC_CHUNK_BYTES);
 		ptc_free(j->chunks[i]);
+	}
 	ptc_free(j->chunks);
 	if (j->env && j->deleted) /* a reader that has the file open keeps no memory by it, and finds no count */
 		(void)fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)j->map_bytes);
@@ -444,6 +460,7 @@ void ptc_store_chunk_put_locked(struct job *j, struct chunk *c)
 {
 	if (--c->refs > 0)
 		return;
+	ptc_store_chunk_parts_drop_locked(c, 0, PTC_CHUNK_BYTES);
 	c->next = j->warm;
 	j->warm = c;
 	j->nwarm++;
@@ -918,13 +935,31 @@ void ptc_store_chunk_sum_early(struct chunk *c, uint16_t blocks)
 	atomic_fetch_or(&c->early, blocks);
 }
 
-void ptc_store_chunk_sum(struct chunk *c)
+void ptc_store_chunk_part(struct job *j, struct chunk *c, uint32_t at, uint32_t bytes)
+{
+	struct chunk_part *p = ptc_malloc(sizeof *p);
+
+	if (!p)
+		return;
+	*p = (struct chunk_part){ .at = at, .bytes = bytes, .sum = ptc_checksum(c->ptr + at, bytes) };
+	pthread_mutex_lock(&j->s->lock);
+	p->next = c->parts;
+	c->parts = p;
+	pthread_mutex_unlock(&j->s->lock);
+}
+
+bool ptc_store_chunk_sum(struct chunk *c)
 {
 	uint16_t blocks = (uint16_t)(c->dirty & ~atomic_load(&c->early));
+	bool same = true;
 
 	for (unsigned b = 0; b < CHUNK_BLOCKS; b++)
 		if (blocks & (1u << b))
 			sum_block(c, b);
+	for (const struct chunk_part *p = c->parts; p; p = p->next) /* after the block's sum */
+		same = ptc_checksum(c->ptr + p->at, p->bytes) == p->sum && same;
+	ptc_store_chunk_parts_drop_locked(c, 0, PTC_CHUNK_BYTES); /* ours alone, as it is claimed */
 	c->dirty = 0;
 	c->early = 0;
+	return same;
 }

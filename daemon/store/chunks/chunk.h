@@ -47,7 +47,12 @@ int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *r
 /* Tells huge_chunks.c that the job changes. chunks: the job has got new blocks; wlock. */
 void ptc_store_huge_changed(struct job *j, bool chunks);
 void ptc_store_huge_read(struct job *j); /* tells it that the job is read */
-void ptc_store_chunk_sum(struct chunk *c);
+/* The calling thread has claimed it. False: bytes have changed since they were said to be there. */
+bool ptc_store_chunk_sum(struct chunk *c);
+/* Remembers the checksum of bytes that lie in one block, which has none yet. Without memory it is not remembered. */
+void ptc_store_chunk_part(struct job *j, struct chunk *c, uint32_t at, uint32_t bytes);
+/* Forgets what is remembered of [at, end) of the chunk. */
+void ptc_store_chunk_parts_drop_locked(struct chunk *c, uint32_t at, uint32_t end);
 /* Makes checksums of the blocks in the mask, whose bytes are there, unless they have early checksums. One thread for
  * each block. */
 void ptc_store_chunk_sum_early(struct chunk *c, uint16_t blocks);

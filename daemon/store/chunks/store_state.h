@@ -47,6 +47,13 @@ _Static_assert(CHUNK_BLOCKS == 16, "block masks are 16 bits wide");
 
 struct job;
 
+/* Bytes of a block without a checksum, and their checksum when they were said to be there (ptc_table_extent_ready). */
+struct chunk_part {
+	struct chunk_part *next;
+	uint32_t at, bytes; /* in the chunk */
+	uint64_t sum;
+};
+
 struct chunk {
 	struct chunk *next; /* in the job's warm or cold list while free */
 	uint8_t *ptr;
@@ -61,6 +68,7 @@ struct chunk {
 	_Atomic uint16_t early;     /* dirty blocks that the filling thread has summed; nobody writes them any more */
 	_Atomic bool mapped;        /* its pages are in the page table; asking again costs as much as a copy */
 	_Atomic uint64_t mapped_by; /* the process that has its pages in its page table, too; 0: none */
+	struct chunk_part *parts;   /* until it is summed; under store.lock */
 	bool closed;                /* it gets no further extent */
 	bool claimed;               /* a thread is summing it */
 	_Atomic bool summed;
