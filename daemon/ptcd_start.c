@@ -694,8 +694,10 @@ static int wait_for_etcd(struct process *p, struct ptc_error *err)
 
 int ptc_process_start(struct process *p, struct ptc_error *err)
 {
-	int rc = start_store(p, err);
+	int rc;
 
+	ptc_cert_end_taken(&p->d.config);
+	rc = start_store(p, err);
 	if (rc == 0)
 		rc = ptc_daemon_config_check_strangers(&p->d.config, err);
 	if (rc == 0)

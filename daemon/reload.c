@@ -99,6 +99,7 @@ static void read_certificates(const struct ptc_reload *r)
 		ptc_error_log("ptcd", "certificates stay as they were: %s", err.text);
 		return;
 	}
+	ptc_cert_end_taken(&r->d->config);
 	ptc_rpc_tls_renew();
 	ptc_cert_end_look(&r->d->config);
 	ptc_info("ptcd", "certificates are read again for new connections");

@@ -143,6 +143,10 @@ class Reload(harness.Case):
                 wait_for(lambda: c.json("status")["daemon"]["certificate_ends_ms"] // 1000 == int(end.timestamp()), 60 * PATIENCE,
                                  "the end of the certificate")
 
+            first = c.json("status")["daemon"]["certificate_ends_ms"]
+            self.assertGreater(first, 0)
+            self.sign(c, "n0", 20 * day) # not in use before SIGHUP
+            self.assertEqual(first, c.json("status")["daemon"]["certificate_ends_ms"])
             renewed(15 * day)
             self.assertNotIn("certificate", c.ptcctl("status").stdout)
             with open(node.log_file) as f:

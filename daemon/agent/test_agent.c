@@ -9,6 +9,7 @@
 #include "reshard/plan/plan.h"
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/agent/calls/wire.h"
+#include "daemon/agent/switch/switch.h"
 #include "daemon/agent/tables/tables.h"
 
 #include "base/number/count.h"
@@ -313,6 +314,64 @@ static void test_kept_fill(void **state)
 	assert_null(kept(&w, 2));
 	prepare_all(&w, &info, &next); /* left behind when the agent ends */
 	assert_non_null(kept(&w, 2));
+	world_down(&w);
+}
+
+/* ---- a job that is gone ---- */
+
+static void nothing_left(struct world *w, uint32_t node)
+{
+	struct ptc_store_stats stats;
+
+	ptc_store_stats(w->nodes[node].store, &stats);
+	assert_int_equal(stats.chunks_used, 0);
+	assert_int_equal(stats.chunks_free, 0);
+	assert_null(kept(w, node));
+}
+
+static bool busy(struct world *w, uint32_t node)
+{
+	struct ptc_agent *agent = w->nodes[node].agent;
+	bool yes;
+
+	pthread_mutex_lock(&agent->shared.lock);
+	yes = agent->shared.jobs && agent->shared.jobs->busy;
+	pthread_mutex_unlock(&agent->shared.lock);
+	return yes;
+}
+
+/* What a Prepare has kept holds no chunk of it, and a Pull that runs is stopped. */
+static void test_deleted(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct world w;
+	struct gen now, next;
+	struct puller p;
+	struct info info;
+	bool over = false;
+
+	rng = seed + 4;
+	world_up(&w, NODES, true);
+	gen_make(&now, 1, "tp=1", 1);
+	import(&w, &now, 0);
+	gen_make(&next, 2, "tp=2", 1);
+	next.nodes[0] = 1;
+	next.nodes[1] = 2;
+	seal_and_prepare(&w, &info, &now, &next);
+	assert_true(kept(&w, 1) && kept(&w, 2));
+	OK(ptc_agent_job_delete(w.nodes[2].agent, UUID, &err));
+	nothing_left(&w, 2);
+	p = (struct puller){ .w = &w, .node = 1, .info = &info };
+	pthread_create(&p.thread, NULL, puller_main, &p);
+	while (!over && !busy(&w, 1))
+		over = pthread_tryjoin_np(p.thread, NULL) == 0;
+	OK(ptc_agent_job_delete(w.nodes[1].agent, UUID, &err));
+	if (!over)
+		pthread_join(p.thread, NULL);
+	if (!p.rc)
+		ptc_pb_free(&p.reply->base);
+	nothing_left(&w, 1);
+	OK(ptc_agent_job_delete(w.nodes[1].agent, UUID, &err));
 	world_down(&w);
 }
 
@@ -1109,7 +1168,8 @@ int main(void)
 		cmocka_unit_test(test_yields),         cmocka_unit_test(test_yields_no_copies),
 		cmocka_unit_test(test_wire_numbers),   cmocka_unit_test(test_fences_and_numbers),
 		cmocka_unit_test(test_wrong_bytes),    cmocka_unit_test(test_fence_of_a_new_store),
-		cmocka_unit_test(test_room),           cmocka_unit_test(test_near_cycles), /* sets TMPDIR */
+		cmocka_unit_test(test_room),           cmocka_unit_test(test_deleted),
+		cmocka_unit_test(test_near_cycles), /* sets TMPDIR */
 	};
 	const char *text = getenv("PTC_CASES");
 	int rc;

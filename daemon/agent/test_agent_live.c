@@ -10,6 +10,7 @@
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/agent/memory/prefetch.h"
 #include "daemon/agent/ranks/ranks.h"
+#include "daemon/agent/switch/switch.h"
 #include "daemon/agent/test_ranks.h"
 #include "daemon/store/store.h"
 #include "daemon/workers/types/worker_event.h"
@@ -1610,6 +1611,27 @@ static void test_again(void **state)
 	live_down(l);
 }
 
+/* Nobody finishes the switch of a job that was deleted meanwhile: what the capture has kept goes with the job. */
+static void test_deleted(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_store_stats stats;
+	struct live *l;
+	struct cut *c;
+
+	rng = seed + 12;
+	l = live_up(false);
+	c = replicas(l);
+	capture_all(l, &c->gen, 5, 7, 1, false);
+	ptc_store_stats(l->w.nodes[0].store, &stats);
+	assert_true(stats.chunks_used > 0);
+	OK(ptc_agent_job_delete(l->w.nodes[0].agent, UUID, &err));
+	ptc_store_stats(l->w.nodes[0].store, &stats);
+	assert_int_equal(stats.chunks_used, 0);
+	assert_int_equal(stats.chunks_free, 0);
+	live_down(l);
+}
+
 static bool chunks_gone(struct live *l, uint32_t node)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -2273,6 +2295,7 @@ int main(void)
 		cmocka_unit_test(test_max_of_none),
 		cmocka_unit_test(test_max_memory),
 		cmocka_unit_test(test_again),
+		cmocka_unit_test(test_deleted),
 		cmocka_unit_test(test_chunks_gone),
 		cmocka_unit_test(test_memory),
 		cmocka_unit_test(test_staged),

@@ -632,7 +632,7 @@ static const struct metric metrics[] = {
 	{ "ptc_connection_bytes", "gauge", "", "Memory of connections, estimated; a part of the transport's share.",
 	  w_number, AT(connections.bytes) },
 	{ "ptc_certificate_end_seconds", "gauge", "",
-	  "Unix time at which the first of the node's certificates ends; 0: it has none.", w_number,
+	  "Unix time at which the first of the node's certificates in use ends; 0: it has none.", w_number,
 	  AT(certificate_end) },
 	{ "ptc_etcd_request_seconds", "histogram", "", "Time of requests that etcd answered.", w_etcd },
 	{ "ptc_etcd_errors_total", "counter", "", "Requests that etcd did not answer.", w_number, AT(etcd_errors) },

@@ -18,6 +18,7 @@ struct loc {
 	uint64_t pos;  /* the extent's position in the table's stream */
 	uint32_t next; /* index of the next piece with the same hash of its item */
 	_Atomic bool filled;
+	_Atomic bool said; /* some of its bytes were said to be there (ptc_table_extent_ready) */
 };
 
 struct ptc_table {
@@ -26,6 +27,7 @@ struct ptc_table {
 	struct ptc_table_key key;
 	unsigned refs; /* under store.lock */
 	_Atomic bool sealed;
+	_Atomic bool torn;    /* bytes of a chunk changed while it was filled, so it is not sealed */
 	_Atomic bool dropped; /* neither in meta nor in the registry any more */
 	pthread_rwlock_t lock;
 	unsigned *owners; /* tables that have these pieces, locs and heads, under store.lock; NULL: this one alone */

@@ -128,7 +128,7 @@ static int each_part(struct ptc_table *t, uint32_t item, const struct ptc_box *b
 		return rc;
 	if (!t->sealed)
 		return ptc_error_set(err, PTC_ESTATE, "item %u: this state is not complete yet", item);
-	ptc_store_huge_changed(t->job, false);
+	ptc_store_huge_read(t->job);
 	whole = whole_in(t, item, box);
 	if (whole)
 		return fn(arg, t, whole - 1, box, err);

@@ -347,7 +347,7 @@ int ptc_store_outside_take(struct ptc_store *s, uint64_t bytes, struct ptc_error
 	int rc = 0;
 
 	pthread_mutex_lock(&s->wlock);
-	used = s->nused * PTC_CHUNK_BYTES;
+	used = ptc_store_chunks_count(s, NULL).used * (uint64_t)PTC_CHUNK_BYTES;
 	room = s->ceiling - PTC_MIN(s->ceiling, used);
 	if (ptc_ckd_add(&want, s->outside, bytes) || want > room / 2) {
 		rc = ptc_error_set(
@@ -685,21 +685,22 @@ int ptc_store_keep(struct ptc_store *s, const char *uuid, const struct ptc_table
 		   struct ptc_error *err)
 {
 	struct job *j;
-	size_t used = 0;
+	size_t before = 0;
 	int rc;
 
 	pthread_mutex_lock(&s->wlock);
 	j = job_find(s, uuid);
 	rc = ptc_store_job_usable(j, uuid, err);
 	if (!rc) {
-		used = j->nused;
+		before = ptc_store_chunks_count(s, j).used;
 		rc = drop_others(j, keep, nkeep, err);
 	}
 	if (!rc) {
-		j->freed = j->freed || j->nused < used;
+		const size_t used = ptc_store_chunks_count(s, j).used;
 		uint64_t cushion =
-			s->cushion ? s->cushion : PTC_MAX(CUSHION_DEFAULT, j->nused * (uint64_t)PTC_CHUNK_BYTES / 10);
+			s->cushion ? s->cushion : PTC_MAX(CUSHION_DEFAULT, used * (uint64_t)PTC_CHUNK_BYTES / 10);
 
+		j->freed = j->freed || used < before;
 		rc = ptc_store_chunks_trim(j, (size_t)(cushion / PTC_CHUNK_BYTES), err);
 	}
 	pthread_mutex_unlock(&s->wlock);

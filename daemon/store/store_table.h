@@ -60,11 +60,14 @@ void ptc_table_extent_map(struct ptc_table *t, uint32_t extent);
  * page yet; nothing is assumed of it. *ret_there: the missing pages are on a tmpfs, and some process has written them
  * before. */
 bool ptc_table_extent_fresh(struct ptc_table *t, uint32_t extent, uint64_t process, bool *ret_there);
-/* Says that bytes [off, off + len) of an unfilled extent are there and will not change. The store then makes the
- * checksums of the blocks that lie wholly in them; while the bytes are in the processor's cache this costs half as much
- * as later. The call is optional, and may be repeated with a longer range. An extent that ptc_table_reserve gives again
- * starts over. */
-void ptc_table_extent_ready(struct ptc_table *t, uint32_t extent, int64_t off, int64_t len);
+/* Says that bytes [off, off + len) of an unfilled extent are there and will not change; the first `known` of them were
+ * said before; 0: what was said of these bytes before counts no more, as they were written again. The store then makes
+ * the checksums of the blocks that lie wholly in them; while the bytes are in the processor's cache this costs half as
+ * much as later. Of the other new bytes it makes a checksum that it compares when it sums their block. So call it
+ * before the bytes are digested: if memory changes after that, either a checksum does not match, or the table is not
+ * sealed (PTC_ECORRUPT). The call is optional, and may be repeated with a longer range. An extent that
+ * ptc_table_reserve gives again starts over. */
+void ptc_table_extent_ready(struct ptc_table *t, uint32_t extent, int64_t off, int64_t known, int64_t len);
 /* Writes src, a compact buffer that holds src_box, into the item's extents. For fills by pieces (import). */
 int ptc_table_write(struct ptc_table *t, uint32_t item, const struct ptc_box *src_box, const void *src,
 		    struct ptc_error *err);

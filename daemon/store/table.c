@@ -5,7 +5,8 @@
  * one that completes a chunk sums it; flush() and seal() msync what lies on a disk and then write its sums to meta.
  *
  * Failure modes: no room is PTC_ENOSPC and the table is as before; a table that was dropped while it was being filled
- * says PTC_ESTATE at its next change; a failed msync or commit leaves the table under construction. */
+ * says PTC_ESTATE at its next change; a failed msync or commit leaves the table under construction; one whose bytes
+ * have changed since they were said to be there is never sealed (PTC_ECORRUPT). */
 #include "daemon/store/internal.h"
 
 #include "base/alloc.h"
@@ -329,12 +330,26 @@ static uint16_t block_mask(size_t c, uint64_t pos, uint64_t end)
 	return (uint16_t)(((2u << last) - 1) & ~((1u << first) - 1));
 }
 
+/* Bytes [pos, end) of the stream are written again. */
+static void again(const struct ptc_table *t, uint64_t pos, uint64_t end)
+{
+	for (size_t i = ptc_store_chunk_of(pos); i <= ptc_store_chunk_of(end - 1); i++) {
+		struct chunk *c = t->chunks[i];
+		const uint64_t base = (uint64_t)i * PTC_CHUNK_BYTES;
+
+		atomic_fetch_and(&c->early, (uint16_t)~block_mask(i, pos, end));
+		pthread_mutex_lock(&t->job->s->lock);
+		ptc_store_chunk_parts_drop_locked(c, pos > base ? (uint32_t)(pos - base) : 0,
+						  (uint32_t)PTC_MIN(end - base, PTC_CHUNK_BYTES));
+		pthread_mutex_unlock(&t->job->s->lock);
+	}
+}
+
 void ptc_store_extent_again(const struct ptc_table *t, uint32_t extent)
 {
-	uint64_t pos = t->locs[extent].pos, end = pos + (uint64_t)ptc_box_volume(&t->pieces[extent].extent_box);
+	uint64_t pos = t->locs[extent].pos;
 
-	for (size_t i = ptc_store_chunk_of(pos); i <= ptc_store_chunk_of(end - 1); i++)
-		atomic_fetch_and(&t->chunks[i]->early, (uint16_t)~block_mask(i, pos, end));
+	again(t, pos, pos + (uint64_t)ptc_box_volume(&t->pieces[extent].extent_box));
 }
 
 /* An unfilled extent that a crash or a failed fill left, with just this box; its index + 1. */
@@ -542,15 +557,37 @@ static uint16_t whole_mask(size_t c, uint64_t pos, uint64_t end)
 	return mask;
 }
 
-void ptc_table_extent_ready(struct ptc_table *t, uint32_t extent, int64_t off, int64_t len)
+/* Of bytes [from, end) of the stream, those in blocks that are not in the mask: at the ends. */
+static void sum_parts(const struct ptc_table *t, size_t i, uint16_t whole, uint64_t from, uint64_t end)
+{
+	const uint64_t base = (uint64_t)i * PTC_CHUNK_BYTES;
+	uint32_t at = from > base ? (uint32_t)(from - base) : 0;
+	const uint32_t to = (uint32_t)PTC_MIN(end - base, PTC_CHUNK_BYTES);
+
+	for (uint32_t next; at < to; at = next) {
+		next = PTC_MIN(to, (at / PTC_BLOCK_BYTES + 1) * PTC_BLOCK_BYTES);
+		if (!(whole & (1u << at / PTC_BLOCK_BYTES)))
+			ptc_store_chunk_part(t->job, t->chunks[i], at, next - at);
+	}
+}
+
+void ptc_table_extent_ready(struct ptc_table *t, uint32_t extent, int64_t off, int64_t known, int64_t len)
 {
 	pthread_rwlock_rdlock(&t->lock);
-	if (!t->sealed && extent < t->n && !t->locs[extent].filled && off >= 0 && len > 0 &&
+	if (!t->sealed && extent < t->n && !t->locs[extent].filled && off >= 0 && known >= 0 && len > known &&
 	    len <= ptc_box_volume(&t->pieces[extent].extent_box) - off) {
-		uint64_t pos = t->locs[extent].pos + (uint64_t)off, end = pos + (uint64_t)len;
+		uint64_t pos = t->locs[extent].pos + (uint64_t)off, from = pos + (uint64_t)known,
+			 end = pos + (uint64_t)len;
 
-		for (size_t i = ptc_store_chunk_of(pos); i <= ptc_store_chunk_of(end - 1); i++)
-			ptc_store_chunk_sum_early(t->chunks[i], whole_mask(i, pos, end));
+		if (!known && atomic_exchange(&t->locs[extent].said, true))
+			again(t, pos, end);
+		/* from the last known byte on, whose block may be whole now */
+		for (size_t i = ptc_store_chunk_of(from - (known > 0)); i <= ptc_store_chunk_of(end - 1); i++) {
+			const uint16_t whole = whole_mask(i, pos, end);
+
+			ptc_store_chunk_sum_early(t->chunks[i], whole);
+			sum_parts(t, i, whole, from, end);
+		}
 	}
 	pthread_rwlock_unlock(&t->lock);
 }
@@ -559,7 +596,8 @@ void ptc_table_extent_ready(struct ptc_table *t, uint32_t extent, int64_t off, i
 static void sum_claimed(struct ptc_table *t, struct chunk **v, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		ptc_store_chunk_sum(v[i]);
+		if (!ptc_store_chunk_sum(v[i]))
+			t->torn = true;
 	pthread_mutex_lock(&t->job->s->lock);
 	for (size_t i = 0; i < n; i++) {
 		v[i]->claimed = false;
@@ -687,6 +725,12 @@ static int save(struct ptc_table *t, bool seal, struct ptc_error *err)
 	ptc_store_huge_changed(t->job, false);
 	if (rc)
 		return rc;
+	if (t->torn)
+		rc = ptc_error_set(
+			err, PTC_ECORRUPT,
+			"job %s: bytes have changed by themselves while this state was written to the store; "
+			"look for faulty memory in this machine",
+			t->job->uuid);
 	for (size_t i = 0; i < n && !rc && !t->job->volatile_fs; i++)
 		rc = ptc_store_msync(v[i]->ptr, PTC_CHUNK_BYTES, err);
 	if (!rc && (n > 0 || seal))

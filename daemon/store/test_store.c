@@ -543,6 +543,80 @@ static void what_is_filled_can_be_read(void **state)
 	free(buf);
 }
 
+#define FIRST 200000 /* bytes; the next extent begins in the same block, and nobody else fills that one */
+
+/* Fills two extents, says how far they are there, and flips a bit of the first (at < FIRST) or the second once the
+ * first `said` bytes were said to be there. -1: none. */
+static struct ptc_table *fill_and_flip(struct ptc_store *s, const struct ptc_table_key *k, const uint8_t *x, int64_t at,
+				       int64_t said)
+{
+	const struct ptc_store_box needs[] = { { 0, BOX2(0, 0, 1, FIRST) }, { 1, BOX2(0, 0, 1, FIRST) } };
+	struct iovec iov[4];
+	struct ptc_table *t;
+	uint32_t e[2];
+
+	ok(ptc_table_begin(s, k, &t, err));
+	ok(ptc_table_reserve(t, needs, 2, e, err));
+	for (int i = 0; i < 2; i++) {
+		int64_t here = at - i * FIRST, before = said - i * FIRST;
+
+		fill_extent(t, e[i], x, FIRST);
+		assert_int_equal(ptc_table_extent_iov(t, e[i], 0, FIRST, iov, 4), 1);
+		if (before > 0 && before < FIRST)
+			ptc_table_extent_ready(t, e[i], 0, 0, before);
+		if (at >= 0 && here >= 0 && here < FIRST && before < FIRST)
+			((uint8_t *)iov[0].iov_base)[here] ^= 4;
+		ptc_table_extent_ready(t, e[i], 0, before > 0 && before < FIRST ? before : 0, FIRST);
+		if (at >= 0 && here >= 0 && here < FIRST && before >= FIRST)
+			((uint8_t *)iov[0].iov_base)[here] ^= 4;
+		ok(ptc_table_filled(t, e[i], err));
+	}
+	return t;
+}
+
+/* Whoever digests bytes once they are said to be there has digested what the checksums are of, or finds out. */
+static void a_bit_flips_while_a_table_is_filled(void **state)
+{
+	static const struct {
+		int64_t at, said;
+		int seals, reads;
+	} cases[] = {
+		{ -1, 0, 0, 0 },
+		{ -1, 100000, 0, 0 },
+		{ 10, FIRST, 0, PTC_ECORRUPT },        /* of a block that has its checksum */
+		{ FIRST - 1, FIRST, PTC_ECORRUPT, 0 }, /* the last one, which the next extent shares */
+		{ FIRST, 2 * FIRST, PTC_ECORRUPT, 0 }, /* of the next extent */
+		{ 2 * FIRST - 1, 2 * FIRST, PTC_ECORRUPT, 0 },
+		{ 99999, 100000, PTC_ECORRUPT, 0 }, /* of a block that is whole later */
+		{ 100000, 100000, 0, 0 },           /* nothing was said of it: it is what was written */
+	};
+	uint8_t *x = tensor(1, FIRST, 9), *buf = malloc(FIRST);
+	struct ptc_table_key k = key_of(JOB_A, 1, 1);
+	const struct ptc_box all = BOX2(0, 0, 1, FIRST);
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_store *s;
+	struct place p;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		struct ptc_table *t = fill_and_flip(s, &k, x, cases[i].at, cases[i].said);
+
+		assert_int_equal(ptc_table_seal(t, &why), cases[i].seals);
+		if (cases[i].seals)
+			assert_non_null(strstr(why.text, "faulty memory"));
+		else
+			assert_int_equal(ptc_table_read(t, 0, &all, buf, &why), cases[i].reads);
+		ok(ptc_store_keep(s, JOB_A, NULL, 0, err));
+		ptc_table_unref(t);
+	}
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+	free(buf);
+}
+
 struct told {
 	struct ptc_store_damage last;
 	int n;
@@ -1553,6 +1627,7 @@ int main(void)
 		cmocka_unit_test(ceiling_is_hard_and_changes_nothing),
 		cmocka_unit_test(a_lower_ceiling_loses_nothing),
 		cmocka_unit_test(what_is_filled_can_be_read),
+		cmocka_unit_test(a_bit_flips_while_a_table_is_filled),
 		cmocka_unit_test(a_flipped_bit_is_named),
 		cmocka_unit_test(a_flipped_bit_in_a_row_of_reads),
 		cmocka_unit_test(a_bit_flips_later),

@@ -151,11 +151,40 @@ static void cold_chunks_get_only_their_own_blocks(void **state)
 	place_remove(&p);
 }
 
+/* Some node or reader reads all the time. Fails by time; a read every 50 ms. */
+static void reads_keep_no_page_small(void **state)
+{
+	struct ptc_store_stats st = { 0 };
+	struct ptc_store *s = NULL;
+	struct place p;
+	bool can;
+
+	place_make(&p, fast_base());
+	can = collapses(p.dir);
+	reopen(&s, &p);
+	s->huge.fill_again_ns = INT64_MAX;
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	ok(items_make(s, JOB_A, 1, TABLES, err));
+	for (int i = 0; can && i < 400 && !st.huge_bytes; i++) {
+		items_expect(s, JOB_A, 1, TABLES);
+		usleep(50000);
+		ptc_store_stats(s, &st);
+	}
+	if (can)
+		assert_true(st.huge_bytes > 0);
+	items_expect(s, JOB_A, 1, TABLES);
+	ptc_store_close(s);
+	place_remove(&p);
+	if (!can)
+		skip();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(new_chunks_are_huge_pages),
 		cmocka_unit_test(cold_chunks_get_only_their_own_blocks),
+		cmocka_unit_test(reads_keep_no_page_small),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -253,6 +253,23 @@ void ptc_agent_leave(struct ptc_agent_op *op)
 	pthread_mutex_unlock(&op->agent->shared.lock);
 }
 
+int ptc_agent_enter_deleted(struct ptc_agent *agent, const char *uuid, struct ptc_agent_op *ret_op,
+			    struct ptc_error *err)
+{
+	struct ptc_agent_op op = { agent, NULL, NULL };
+	int rc;
+
+	pthread_mutex_lock(&agent->shared.lock);
+	op.job = job_ref_locked(agent, uuid); /* also one of which nothing is known: none begins meanwhile */
+	rc = op.job ? wait_turn_locked(&op, INT64_MAX, 0, PTC_TURN_FINISH, true, err) : ptc_nomem(err);
+	if (rc && op.job)
+		job_unref_locked(agent, op.job);
+	pthread_mutex_unlock(&agent->shared.lock);
+	if (rc == 0)
+		*ret_op = op;
+	return rc;
+}
+
 /* ---- ranks that are brought up ---- */
 
 uint64_t ptc_agent_reconciles(struct ptc_agent_op *op)

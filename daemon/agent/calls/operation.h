@@ -40,6 +40,10 @@ enum ptc_agent_turn { PTC_TURN_IN_ORDER, PTC_TURN_FINISH };
 int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, const char *uuid, int64_t fence,
 		    uint64_t seq, enum ptc_agent_turn turn, struct ptc_agent_op *ret_op, struct ptc_error *err);
 void ptc_agent_leave(struct ptc_agent_op *op); /* an op of zeros is accepted */
+/* Enters a job that etcd does not know any more, whoever asked last: cancels the running operation, and waits for its
+ * end. PTC_ESTATE: ranks are still brought up. */
+int ptc_agent_enter_deleted(struct ptc_agent *agent, const char *uuid, struct ptc_agent_op *ret_op,
+			    struct ptc_error *err);
 
 /* Notes that the running operation, a Finish, will go on to bring ranks up after ptc_agent_leave. Returns a number for
  * the two functions below. */

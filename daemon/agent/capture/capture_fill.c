@@ -335,7 +335,7 @@ static int digest_slice(const struct fill *f, int64_t bytes, struct ptc_error *e
 {
 	const struct ptc_digest_fill d = { f->c->table, f->c->g, f->c->needs, f->c->digests }; /* nothing of parts */
 
-	ptc_table_extent_ready(f->c->table, f->extent, 0, bytes);
+	ptc_table_extent_ready(f->c->table, f->extent, 0, bytes - ptc_box_volume(f->slice), bytes);
 	return ptc_captured_digest(f->c->captured, &d, f->extent, f->box->item, f->slice, err);
 }
 

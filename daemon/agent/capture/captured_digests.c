@@ -21,7 +21,7 @@
 #include <string.h>
 
 #define COLUMNS   8           /* at most: tensor parallelism cuts rows into so many parts, mostly */
-#define CELLS_MAX 512         /* of a part: one that has more is kept as a whole */
+#define CELLS_MAX 512         /* of a part: of one that has more, nothing is kept */
 #define NEEDS_MAX 64          /* of an item: with more, nothing is kept of it */
 #define KEPT_MAX  (16u << 20) /* bytes of a job, out of memory.work: digests of 60 GiB and more */
 

@@ -261,14 +261,13 @@ static void keep_rate(struct pull *p, int64_t bytes)
 		nanosleep(&(struct timespec){ .tv_nsec = (long)PTC_MIN(early_ns, WAIT_MAX_NS) }, NULL);
 }
 
-/* Digests and sums its complete parts. */
+/* Sums and digests its complete parts: in that order, so that no byte changes unseen between the two. */
 static int part_arrived(void *arg, unsigned thread, const struct ptc_part *part, int64_t bytes, struct ptc_error *err)
 {
 	struct pull *p = arg;
 	struct receiving *now = &p->receiving[thread];
 	const struct ptc_digest_fill d = { p->table, &p->view.to->g, p->view.needs, p->digests };
 	uint32_t id = p->extents[part->to].id;
-	size_t before = now->digested;
 	int rc = 0;
 
 	while (!rc && now->digested < now->slices.n) {
@@ -277,13 +276,14 @@ static int part_arrived(void *arg, unsigned thread, const struct ptc_part *part,
 
 		if (now->digested_bytes + volume > bytes)
 			break;
+		if (now->ready_off >= 0)
+			ptc_table_extent_ready(p->table, id, now->ready_off, now->digested_bytes,
+					       now->digested_bytes + volume);
 		rc = ptc_digest_part(&d, id, part->item, slice, err);
 		now->digested++;
 		now->digested_bytes += volume;
 		keep_rate(p, volume);
 	}
-	if (now->digested > before && now->ready_off >= 0)
-		ptc_table_extent_ready(p->table, id, now->ready_off, now->digested_bytes);
 	return rc;
 }
 
@@ -343,7 +343,7 @@ static int pull_missing(struct pull *p, struct ptc_error *err)
 
 /* ---- what an import has sent ---- */
 
-/* Digests and sums an extent, a slice at a time, so that its bytes are read from memory once. */
+/* Sums and digests an extent, a slice at a time, so that its bytes are read from memory once. */
 static int pushed_extent(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct pull *p = arg;
@@ -355,10 +355,11 @@ static int pushed_extent(void *arg, unsigned thread, size_t i, struct ptc_error 
 
 	(void)thread;
 	for (size_t k = 0; !rc && k < slices.n; k++) {
-		rc = ptc_digest_part(&d, e->id, e->box->item, &slices.v[k], err);
+		const int64_t before = done;
+
 		done += ptc_box_volume(&slices.v[k]);
-		if (rc == 0)
-			ptc_table_extent_ready(p->table, e->id, 0, done);
+		ptc_table_extent_ready(p->table, e->id, 0, before, done);
+		rc = ptc_digest_part(&d, e->id, e->box->item, &slices.v[k], err);
 	}
 	ptc_boxes_done(&slices);
 	return rc ? rc : ptc_table_filled(p->table, e->id, err);

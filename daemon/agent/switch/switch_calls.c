@@ -332,7 +332,7 @@ static int finish(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, st
 
 /* Whether the job's table under construction is dropped by this, and with it the right to write to it. What nobody
  * expects here any more is told no longer. */
-static void finish_prepared(struct ptc_agent_op *op, const Ptc__V1__FinishRequest *req)
+static void finish_prepared(struct ptc_agent_op *op, Ptc__V1__TableKey *const *keep, size_t nkeep)
 {
 	struct ptc_table_key *gone = &op->job->yielded;
 	bool named = false;
@@ -341,8 +341,8 @@ static void finish_prepared(struct ptc_agent_op *op, const Ptc__V1__FinishReques
 	ptc_captured_keep(op->job, NULL);
 	pthread_mutex_lock(&op->agent->shared.lock);
 	op->job->prepared = false;
-	for (size_t i = 0; i < req->n_keep; i++)
-		named |= req->keep[i]->generation == gone->generation && req->keep[i]->snapshot == gone->snapshot;
+	for (size_t i = 0; i < nkeep; i++)
+		named |= keep[i]->generation == gone->generation && keep[i]->snapshot == gone->snapshot;
 	if (!named)
 		*gone = (struct ptc_table_key){ 0 };
 	pthread_mutex_unlock(&op->agent->shared.lock);
@@ -393,7 +393,7 @@ int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 	if (rc == 0)
 		rc = ptc_agent_enter(agent, call, req->uuid, req->fence, req->seq, PTC_TURN_FINISH, &op, &why);
 	if (!rc) {
-		finish_prepared(&op, req);
+		finish_prepared(&op, req->keep, req->n_keep);
 		reply.yielded = yielded(&op, &gone);
 		rc = finish(agent, req, &why);
 		if (req->live && (!rc || rc == PTC_ENOTFOUND))
@@ -414,6 +414,22 @@ int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 		rc = ptc_agent_reply(call, &reply.base, err);
 out:
 	ptc_pb_free(msg);
+	return rc;
+}
+
+/* ---- a job that is gone ---- */
+
+/* Nobody sends a Finish for it. */
+int ptc_agent_job_delete(struct ptc_agent *agent, const char *uuid, struct ptc_error *err)
+{
+	struct ptc_agent_op op;
+	int rc = ptc_agent_enter_deleted(agent, uuid, &op, err);
+
+	if (rc)
+		return rc;
+	finish_prepared(&op, NULL, 0);
+	rc = ptc_store_job_delete(agent->env.store, uuid, err);
+	ptc_agent_leave(&op);
 	return rc;
 }
 

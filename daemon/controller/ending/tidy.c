@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/number/fence.h"
 #include "base/log.h"
+#include "daemon/agent/switch/switch.h"
 #include "daemon/controller/internal.h"
 #include "daemon/documents/probed/probed.h"
 #include "daemon/workers/group/rank_groups.h"
@@ -47,7 +48,7 @@ static void drop_orphan(void *arg, struct ptc_etcd *e)
 		rc = ptc_cluster_check(o->all->cluster, &err); /* one that lost its data knows no job */
 	if (rc == 0 && kvs.n == 0) {
 		ptc_workers_forget(o->all->workers, o->uuid);
-		rc = ptc_store_job_delete(o->all->store, o->uuid, &err);
+		rc = ptc_agent_job_delete(o->all->agent, o->uuid, &err);
 		if (rc == 0)
 			ptc_info("store", "job=%s was deleted; its bytes are gone from this node", o->uuid);
 	}

@@ -394,6 +394,20 @@ static void use_anew(struct chunk *c)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
+void ptc_store_chunk_parts_drop_locked(struct chunk *c, uint32_t at, uint32_t end)
+{
+	for (struct chunk_part **p = &c->parts; *p;) {
+		struct chunk_part *gone = *p;
+
+		if (gone->at >= end || gone->at + gone->bytes <= at) {
+			p = &gone->next;
+			continue;
+		}
+		*p = gone->next;
+		ptc_free(gone);
+	}
+}
+
 void ptc_store_chunks_close(struct job *j)
 {
 	pthread_mutex_lock(&j->s->lock);
@@ -403,8 +417,10 @@ void ptc_store_chunks_close(struct job *j)
 	for (size_t i = 0; j->env && j->deleted && i < j->nchunks; i++)
 		use_anew(j->chunks[i]); /* a punch leaves out for a while what somebody is just reading, counts among it
 					 */
-	for (size_t i = 0; i < j->nchunks; i++)
+	for (size_t i = 0; i < j->nchunks; i++) {
+		ptc_store_chunk_parts_drop_locked(j->chunks[i], 0, PTC_CHUNK_BYTES);
 		ptc_free(j->chunks[i]);
+	}
 	ptc_free(j->chunks);
 	if (j->env && j->deleted) /* a reader that has the file open keeps no memory by it, and finds no count */
 		(void)fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)j->map_bytes);
@@ -416,10 +432,35 @@ void ptc_store_chunks_close(struct job *j)
 	j->nchunks = j->cap = j->nwarm = j->nused = j->nahead = 0;
 }
 
+struct chunk_counts ptc_store_chunks_count(struct ptc_store *s, const struct job *j_or_null)
+{
+	struct chunk_counts n;
+
+	pthread_mutex_lock(&s->lock);
+	n = j_or_null ? (struct chunk_counts){ j_or_null->nused, j_or_null->nwarm }
+		      : (struct chunk_counts){ s->nused, s->nwarm };
+	pthread_mutex_unlock(&s->lock);
+	return n;
+}
+
+static size_t warm_of(const struct job *j)
+{
+	return ptc_store_chunks_count(j->s, j).warm;
+}
+
+/* With blocks, of all jobs. */
+static uint64_t all_of(struct ptc_store *s)
+{
+	struct chunk_counts n = ptc_store_chunks_count(s, NULL);
+
+	return (uint64_t)n.used + n.warm;
+}
+
 void ptc_store_chunk_put_locked(struct job *j, struct chunk *c)
 {
 	if (--c->refs > 0)
 		return;
+	ptc_store_chunk_parts_drop_locked(c, 0, PTC_CHUNK_BYTES);
 	c->next = j->warm;
 	j->warm = c;
 	j->nwarm++;
@@ -502,6 +543,14 @@ static void push(struct job *j, struct chunk **list, struct chunk *c)
 	pthread_mutex_unlock(&j->s->lock);
 }
 
+/* A chunk that has got its blocks. */
+static void push_made(struct job *j, struct chunk *c)
+{
+	c->ahead = j->makes_ahead;
+	j->nahead += c->ahead;
+	push(j, &j->warm, c);
+}
+
 static void count_warm(struct job *j, int64_t delta)
 {
 	pthread_mutex_lock(&j->s->lock);
@@ -526,7 +575,7 @@ static int cool(struct job *j, struct chunk *c, struct ptc_error *err)
 
 int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err)
 {
-	while (j->nwarm > leave && !j->no_punch) {
+	while (warm_of(j) > leave && !j->no_punch) {
 		struct chunk *c = pop(j, &j->warm);
 		int rc = c ? cool(j, c, err) : 0;
 
@@ -538,9 +587,10 @@ int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err)
 
 void ptc_store_chunks_behind(struct job *j, size_t n)
 {
-	struct chunk *found = NULL, **at = &j->warm;
+	struct chunk *found = NULL, **at;
 
 	pthread_mutex_lock(&j->s->lock);
+	at = &j->warm;
 	while (n > 0 && *at) {
 		struct chunk *c = *at;
 
@@ -599,11 +649,13 @@ uint64_t ptc_store_chunks_max(const struct ptc_store *s)
 
 void ptc_store_chunks_yield(struct ptc_store *s, const struct job *but, uint64_t max)
 {
-	for (struct job *o = s->jobs; o && s->nused + s->nwarm > max; o = o->next) {
-		uint64_t over = s->nused + s->nwarm - max;
+	for (struct job *o = s->jobs; o; o = o->next) {
+		uint64_t all = all_of(s), warm = warm_of(o);
 
+		if (all <= max)
+			return;
 		if (o != but && o->env)
-			(void)ptc_store_chunks_trim(o, o->nwarm > over ? o->nwarm - over : 0, NULL);
+			(void)ptc_store_chunks_trim(o, warm > all - max ? (size_t)(warm - (all - max)) : 0, NULL);
 	}
 }
 
@@ -612,16 +664,18 @@ static int make_room(struct job *j, size_t n, struct ptc_error *err)
 {
 	struct ptc_store *s = j->s;
 	uint64_t max = ptc_store_chunks_max(s), all;
+	struct chunk_counts has;
 
 	ptc_store_chunks_yield(s, j, max - PTC_MIN(max, n));
-	all = s->nused + s->nwarm + n;
+	has = ptc_store_chunks_count(s, NULL);
+	all = (uint64_t)has.used + has.warm + n;
 	if (all <= max)
 		return 0;
 	return ptc_error_set(
 		err, PTC_ENOSPC,
 		"the store is full: %llu of %llu chunks are in use, and %zu more are needed (ceiling %llu bytes): "
 		"raise memory.ceiling by at least %llu MiB, or delete jobs or snapshots on this node",
-		(unsigned long long)s->nused, (unsigned long long)max, n + j->nwarm, (unsigned long long)s->ceiling,
+		(unsigned long long)has.used, (unsigned long long)max, n + warm_of(j), (unsigned long long)s->ceiling,
 		(unsigned long long)ptc_store_raise_mib((all - max) * PTC_CHUNK_BYTES));
 }
 
@@ -666,7 +720,7 @@ static int make_new(struct job *j, size_t n, struct ptc_error *err)
 	while (rc && j->nchunks > before)
 		ptc_free(j->chunks[--j->nchunks]);
 	for (size_t i = j->nchunks; i-- > before;)
-		push(j, &j->warm, j->chunks[i]);
+		push_made(j, j->chunks[i]);
 	count_warm(j, (int64_t)(j->nchunks - before));
 	return rc;
 }
@@ -716,7 +770,10 @@ static int warm_up(struct job *j, size_t n, struct ptc_error *err)
 			count_warm(j, 1);
 		else if (filled)
 			(void)punch_range(j, v[k].off + j->page, CHUNK_SPAN - j->page);
-		push(j, rc ? &j->cold : &j->warm, v[k].c);
+		if (rc)
+			push(j, &j->cold, v[k].c);
+		else
+			push_made(j, v[k].c);
 	}
 	ptc_free(v);
 	return rc;
@@ -725,16 +782,17 @@ static int warm_up(struct job *j, size_t n, struct ptc_error *err)
 static int supply_more(struct job *j, size_t n, struct ptc_error *err)
 {
 	uint64_t max = ptc_store_chunks_max(j->s);
+	size_t warm = warm_of(j);
 
-	if (j->nwarm < n && j->cold) {
-		int rc = warm_up(j, n - j->nwarm, err);
+	if (warm < n && j->cold) {
+		int rc = warm_up(j, n - warm, err);
 
 		if (rc)
 			return rc;
 	}
-	while (j->nwarm < n) {
-		size_t need = PTC_MIN(n - j->nwarm, NEW_BATCH);
-		uint64_t room = max - PTC_MIN(max, j->s->nused + j->s->nwarm);
+	for (warm = warm_of(j); warm < n; warm = warm_of(j)) {
+		size_t need = PTC_MIN(n - warm, NEW_BATCH);
+		uint64_t room = max - PTC_MIN(max, all_of(j->s));
 		size_t step = PTC_MAX(need, (size_t)PTC_MIN((need + NEW_STEP - 1) / NEW_STEP * NEW_STEP, room));
 		int rc = make_new(j, step, err);
 
@@ -749,7 +807,8 @@ static int supply_more(struct job *j, size_t n, struct ptc_error *err)
 /* At least n free chunks with blocks. */
 static int supply(struct job *j, size_t n, struct ptc_error *err)
 {
-	int rc = n > j->nwarm ? make_room(j, n - j->nwarm, err) : 0;
+	const size_t warm = warm_of(j);
+	int rc = n > warm ? make_room(j, n - warm, err) : 0;
 	bool trimmed = false;
 
 	if (rc)
@@ -759,7 +818,7 @@ static int supply(struct job *j, size_t n, struct ptc_error *err)
 		return rc;
 	/* The file system is fuller than our ceiling says: what other jobs keep warm is worth less than this. */
 	for (struct job *o = j->s->jobs; o; o = o->next) {
-		if (o == j || !o->env || o->nwarm == 0)
+		if (o == j || !o->env || warm_of(o) == 0)
 			continue;
 		trimmed = true;
 		(void)ptc_store_chunks_trim(o, 0, NULL);
@@ -776,11 +835,16 @@ void ptc_store_huge_changed(struct job *j, bool chunks)
 	}
 }
 
+void ptc_store_huge_read(struct job *j)
+{
+	atomic_store_explicit(&j->s->huge.read_ns, ptc_sys_now_ns(), memory_order_relaxed);
+}
+
 int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, struct ptc_error *err)
 {
 	int rc;
 
-	ptc_store_huge_changed(j, n > j->nwarm || j->nahead);
+	ptc_store_huge_changed(j, n > warm_of(j) || j->nahead);
 	rc = no_others(j, err);
 	if (rc == 0)
 		rc = supply(j, n, err);
@@ -810,35 +874,49 @@ void ptc_store_chunk_map(struct chunk *c)
 	(void)madvise(c->ptr - CHUNK_PAD - PAGE_HEADER, CHUNK_SPAN, MADV_POPULATE_WRITE);
 }
 
+/* The chunks behind it stay as they are while the caller has wlock: others only put some in front. */
+static struct chunk *first_warm(struct job *j)
+{
+	struct chunk *c;
+
+	pthread_mutex_lock(&j->s->lock);
+	c = j->warm;
+	pthread_mutex_unlock(&j->s->lock);
+	return c;
+}
+
 int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err)
 {
 	size_t i = 0;
 	int rc;
 
-	if (n <= j->nwarm)
+	if (n <= warm_of(j))
 		return 0;
 	ptc_store_huge_changed(j, true);
 	rc = supply(j, n, err);
-	for (struct chunk *c = j->warm; !rc && c && i < n; c = c->next, i++)
+	for (struct chunk *c = rc ? NULL : first_warm(j); c && i < n; c = c->next, i++)
 		ptc_store_chunk_map(c);
 	return rc;
 }
 
 size_t ptc_store_chunks_ahead(struct job *j, size_t n)
 {
-	const size_t had = j->nwarm;
-	struct chunk *c;
+	const size_t had = j->nahead;
+	size_t made;
 
 	if (j->no_punch || no_others(j, NULL))
 		return 0;
-	(void)supply_more(j, had + n, NULL); /* some may be there even so */
-	c = j->warm;
-	for (size_t i = had; c && i < j->nwarm; c = c->next, i++) {
-		ptc_store_chunk_map(c);
-		j->nahead += !c->ahead;
-		c->ahead = true;
-	}
-	return j->nwarm - had;
+	j->makes_ahead = true;
+	(void)supply_more(j, warm_of(j) + n, NULL); /* some may be there even so */
+	j->makes_ahead = false;
+	made = j->nahead - had;
+	n = made;
+	for (struct chunk *c = first_warm(j); c && n; c = c->next)
+		if (c->ahead && !atomic_load(&c->mapped)) {
+			ptc_store_chunk_map(c);
+			n--;
+		}
+	return made;
 }
 
 static void sum_block(struct chunk *c, unsigned b)
@@ -857,13 +935,31 @@ void ptc_store_chunk_sum_early(struct chunk *c, uint16_t blocks)
 	atomic_fetch_or(&c->early, blocks);
 }
 
-void ptc_store_chunk_sum(struct chunk *c)
+void ptc_store_chunk_part(struct job *j, struct chunk *c, uint32_t at, uint32_t bytes)
+{
+	struct chunk_part *p = ptc_malloc(sizeof *p);
+
+	if (!p)
+		return;
+	*p = (struct chunk_part){ .at = at, .bytes = bytes, .sum = ptc_checksum(c->ptr + at, bytes) };
+	pthread_mutex_lock(&j->s->lock);
+	p->next = c->parts;
+	c->parts = p;
+	pthread_mutex_unlock(&j->s->lock);
+}
+
+bool ptc_store_chunk_sum(struct chunk *c)
 {
 	uint16_t blocks = (uint16_t)(c->dirty & ~atomic_load(&c->early));
+	bool same = true;
 
 	for (unsigned b = 0; b < CHUNK_BLOCKS; b++)
 		if (blocks & (1u << b))
 			sum_block(c, b);
+	for (const struct chunk_part *p = c->parts; p; p = p->next) /* after the block's sum */
+		same = ptc_checksum(c->ptr + p->at, p->bytes) == p->sum && same;
+	ptc_store_chunk_parts_drop_locked(c, 0, PTC_CHUNK_BYTES); /* ours alone, as it is claimed */
 	c->dirty = 0;
 	c->early = 0;
+	return same;
 }

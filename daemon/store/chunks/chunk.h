@@ -11,6 +11,12 @@ int ptc_store_chunks_open(struct job *j, struct ptc_error *err);
 void ptc_store_chunks_close(struct job *j);
 int ptc_store_chunks_reopen(const struct job *j, int flags);         /* a descriptor of its own; -1: errno */
 int ptc_store_chunks_finalize(struct job *j, struct ptc_error *err); /* call it after the tables have been loaded */
+/* Chunks in use, and free ones with blocks: of a job, or (NULL) of all. A table that goes frees chunks at any time,
+ * whoever has wlock: so these numbers are only read under lock. */
+struct chunk_counts {
+	size_t used, warm;
+};
+struct chunk_counts ptc_store_chunks_count(struct ptc_store *s, const struct job *j_or_null);
 /* wlock. The number of chunks that may have blocks. */
 uint64_t ptc_store_chunks_max(const struct ptc_store *s);
 /* By how many MiB memory.ceiling has to grow before there is room for so many more bytes of chunks. The tables' share,
@@ -38,9 +44,15 @@ void ptc_store_chunk_put_locked(struct job *j, struct chunk *c); /* drops one re
 int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err);
 /* The place of the chunk's page header in the file, CHUNK_PAD + PAGE_HEADER before its bytes. */
 int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err);
-/* Tells huge_chunks.c that the job is in use. chunks: the job has got new blocks; wlock. */
+/* Tells huge_chunks.c that the job changes. chunks: the job has got new blocks; wlock. */
 void ptc_store_huge_changed(struct job *j, bool chunks);
-void ptc_store_chunk_sum(struct chunk *c);
+void ptc_store_huge_read(struct job *j); /* tells it that the job is read */
+/* The calling thread has claimed it. False: bytes have changed since they were said to be there. */
+bool ptc_store_chunk_sum(struct chunk *c);
+/* Remembers the checksum of bytes that lie in one block, which has none yet. Without memory it is not remembered. */
+void ptc_store_chunk_part(struct job *j, struct chunk *c, uint32_t at, uint32_t bytes);
+/* Forgets what is remembered of [at, end) of the chunk. */
+void ptc_store_chunk_parts_drop_locked(struct chunk *c, uint32_t at, uint32_t end);
 /* Makes checksums of the blocks in the mask, whose bytes are there, unless they have early checksums. One thread for
  * each block. */
 void ptc_store_chunk_sum_early(struct chunk *c, uint16_t blocks);

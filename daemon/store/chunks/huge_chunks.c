@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunks in huge pages. Bytes in small pages are looked up, mapped and copied 4 KiB at a time: a rank reads its state
  * out of them at half of memcpy's rate, and out of huge pages at the full rate. On tmpfs the kernel is asked to make
- * huge pages, 2 MiB of a file at a time, while the store has had no other work for a while. Addresses and bytes do not
+ * huge pages, 2 MiB of a file at a time, while nothing has changed in the store for a while. Addresses and bytes do not
  * change. This is done only if the store keeps free chunks (cushion_bytes); otherwise they would be given back before
  * it pays. The same thread makes free chunks ahead (spare_chunks.c), and does so first.
  *
@@ -100,9 +100,16 @@ static void range_done(struct ptc_store *s, struct range *r)
 	ptc_store_job_free(unused);
 }
 
-static bool quiet(struct ptc_store *s, int64_t since_ns)
+static bool unchanged(struct ptc_store *s, int64_t since_ns)
 {
 	return ptc_sys_now_ns() - atomic_load(&s->huge.busy_ns) >= since_ns;
+}
+
+/* Reads count here: what is made ahead is not worth that anybody waits. They do not for huge pages, which help readers;
+ * some stores are read all the time. */
+static bool idle(struct ptc_store *s, int64_t since_ns)
+{
+	return unchanged(s, since_ns) && ptc_sys_now_ns() - atomic_load(&s->huge.read_ns) >= since_ns;
 }
 
 /* For how many milliseconds to rest now; 0: there was nothing to do. The thread has the usual priority, as others wait
@@ -115,7 +122,7 @@ static int64_t spare(struct ptc_store *s)
 	if (began - s->huge.look_ns < LOOK_NS)
 		return 0;
 	allowed = ptc_store_spare_due(s) ? ptc_store_spare_look(s) : SPARE_SAME;
-	if ((allowed == SPARE_LESS || quiet(s, AHEAD_QUIET_NS)) && ptc_store_spare_step(s, allowed))
+	if ((allowed == SPARE_LESS || idle(s, AHEAD_QUIET_NS)) && ptc_store_spare_step(s, allowed))
 		return (ptc_sys_now_ns() - began) * REST / 1000000 + 1;
 	s->huge.look_ns = began;
 	return 0;
@@ -129,7 +136,7 @@ static bool step(struct ptc_store *s)
 	bool found;
 	int e;
 
-	if (s->huge.never || !quiet(s, QUIET_NS) || pthread_mutex_trylock(&s->wlock) != 0)
+	if (s->huge.never || !unchanged(s, QUIET_NS) || pthread_mutex_trylock(&s->wlock) != 0)
 		return false;
 	found = range_take(s, &r);
 	pthread_mutex_unlock(&s->wlock);

@@ -46,22 +46,26 @@ enum spare ptc_store_spare_look(const struct ptc_store *s)
 	return PTC_MIN(files, machine);
 }
 
-/* false: nothing is made for this job, or given back. Else the number of free chunks up to which some are made. */
-static bool may_have(const struct job *j, size_t *ret_want)
+/* false: nothing is made for this job, or given back. Else the number of free chunks up to which some are made, and of
+ * those that it has. */
+static bool may_have(const struct job *j, size_t *ret_want, size_t *ret_warm)
 {
-	*ret_want = PTC_MIN(j->s->cushion / PTC_CHUNK_BYTES, j->nused);
+	const struct chunk_counts has = ptc_store_chunks_count(j->s, j);
+
+	*ret_want = PTC_MIN(j->s->cushion / PTC_CHUNK_BYTES, has.used);
+	*ret_warm = has.warm;
 	return j->env && !j->bad && j->volatile_fs;
 }
 
 bool ptc_store_spare_due(struct ptc_store *s)
 {
 	bool due = false;
-	size_t want;
+	size_t want, warm;
 
 	if (pthread_mutex_trylock(&s->wlock) != 0)
 		return false;
 	for (struct job *j = s->jobs; j && !due; j = j->next)
-		due = may_have(j, &want) && (j->nahead || (!j->freed && j->nwarm + CHUNKS_GRAIN <= want));
+		due = may_have(j, &want, &warm) && (j->nahead || (!j->freed && warm + CHUNKS_GRAIN <= want));
 	pthread_mutex_unlock(&s->wlock);
 	return due;
 }
@@ -69,7 +73,8 @@ bool ptc_store_spare_due(struct ptc_store *s)
 static bool make(struct job *j, size_t n)
 {
 	struct ptc_store *s = j->s;
-	uint64_t max = ptc_store_chunks_max(s), all = s->nused + s->nwarm;
+	const struct chunk_counts has = ptc_store_chunks_count(s, NULL);
+	uint64_t max = ptc_store_chunks_max(s), all = (uint64_t)has.used + has.warm;
 	size_t made;
 
 	n = PTC_MIN(PTC_MIN(n, STEP_CHUNKS), (size_t)(max - PTC_MIN(max, all)));
@@ -97,14 +102,14 @@ bool ptc_store_spare_step(struct ptc_store *s, enum spare allowed)
 	if (pthread_mutex_trylock(&s->wlock) != 0)
 		return false;
 	for (struct job *j = s->jobs; j && !did; j = j->next) {
-		size_t want;
+		size_t want, warm;
 
-		if (!may_have(j, &want))
+		if (!may_have(j, &want, &warm))
 			continue;
 		if (allowed == SPARE_LESS || j->freed)
 			did = give_back(j);
-		else if (j->nwarm < want && allowed == SPARE_MORE)
-			did = make(j, want - j->nwarm);
+		else if (warm < want && allowed == SPARE_MORE)
+			did = make(j, want - warm);
 	}
 	pthread_mutex_unlock(&s->wlock);
 	return did;

@@ -47,6 +47,13 @@ _Static_assert(CHUNK_BLOCKS == 16, "block masks are 16 bits wide");
 
 struct job;
 
+/* Bytes of a block without a checksum, and their checksum when they were said to be there (ptc_table_extent_ready). */
+struct chunk_part {
+	struct chunk_part *next;
+	uint32_t at, bytes; /* in the chunk */
+	uint64_t sum;
+};
+
 struct chunk {
 	struct chunk *next; /* in the job's warm or cold list while free */
 	uint8_t *ptr;
@@ -61,6 +68,7 @@ struct chunk {
 	_Atomic uint16_t early;     /* dirty blocks that the filling thread has summed; nobody writes them any more */
 	_Atomic bool mapped;        /* its pages are in the page table; asking again costs as much as a copy */
 	_Atomic uint64_t mapped_by; /* the process that has its pages in its page table, too; 0: none */
+	struct chunk_part *parts;   /* until it is summed; under store.lock */
 	bool closed;                /* it gets no further extent */
 	bool claimed;               /* a thread is summing it */
 	_Atomic bool summed;
@@ -94,6 +102,7 @@ struct job {
 	size_t nwarm, nused;
 	size_t nahead;            /* of nwarm, made ahead (spare_chunks.c); under wlock, as is the next member */
 	bool freed;               /* a switch or snapshot has freed chunks, so none are made ahead any more */
+	bool makes_ahead;         /* what gets blocks now is made ahead; under wlock */
 	struct ptc_table *tables; /* registered */
 	bool huge_todo;           /* under wlock, as is the next member */
 	uint64_t huge_at;         /* file offset up to which huge_chunks.c has worked */
@@ -119,8 +128,9 @@ struct ptc_store {
 		int64_t look_ns;        /* when the thread looked at memory last; only the thread uses this */
 		int64_t ahead_ns;       /* spare_chunks.c makes nothing before this time; under wlock */
 		pthread_mutex_t blocks; /* taken to give blocks back, and while a range has to keep all of its blocks */
-		_Atomic int64_t busy_ns;
-		int64_t fill_again_ns; /* huge_fill.c fills nothing before this time; under wlock */
+		_Atomic int64_t busy_ns; /* when something was taken, filled or dropped last; */
+		_Atomic int64_t read_ns; /* when a table was read last */
+		int64_t fill_again_ns;   /* huge_fill.c fills nothing before this time; under wlock */
 		_Atomic uint64_t bytes;
 	} huge;
 };
