@@ -45,18 +45,24 @@ class Trained:
         self.cluster.ptcctl("run", "-f", self.yaml, "--config", self.config, "--wait", timeout_s=600)
         self.wait_step(3)
 
-    def resize(self, config):
-        """What a switch takes; `lost` is training time that it cost: the pause, and what new ranks slowed the old ones down by."""
+    def steps_s(self):
+        """(a step that ranks are in, how many of them they make in a second)"""
         first, began = self.step(), time.monotonic()
         self.wait_step(first + SETTLE)
-        first, rate = self.step(), (self.step() - first) / (time.monotonic() - began)
+        now = self.step()
+        return now, (now - first) / (time.monotonic() - began)
+
+    def resize(self, config):
+        """What a switch takes; `lost` is training time that it cost: the pause, and what new ranks slowed the old ones down by."""
+        first, rate = self.steps_s()
         began = time.monotonic()
         r = json.loads(self.cluster.ptcctl("resize", "bench", "--config", config, "--wait", "--format", "json", timeout_s=900).stdout)
         took, done = time.monotonic() - began, r["step"] + 1 - first
         pause = {name[:-3]: ms / 1e3 for name, ms in r["pause"].items()}
         told, slowed, built = pause.pop("lost", None), pause.pop("slowed", None), r.get("built_ahead_ms", 0) / 1e3
         return {"seconds": pause["total"], "lost": took - done / rate, "lost_told": told, "built_ahead": built, "slowed": slowed,
-                "slowed_share": None if slowed is None or not built else slowed / built, "step": 1 / rate, "pause": pause}
+                "slowed_share": None if slowed is None or not built else slowed / built, "step": 1 / rate,
+                "step_after": 1 / self.steps_s()[1], "pause": pause}
 
 
 def torchrun(args, work, config, steps, *more):
@@ -78,17 +84,23 @@ def torchrun(args, work, config, steps, *more):
 
 
 def restart_round(args, work, i, config, other):
-    """From the last step under one shape to the first under the other."""
+    """From the end of the last step under one shape to the end of the first under the other."""
     checkpoint = os.path.join(work, f"checkpoint-{i}")
     before = torchrun(args, work, config, 3, "--save", checkpoint)
     after = torchrun(args, work, other, 2, "--load", checkpoint)
-    return {"seconds": after["steps"][0] - before["steps"][-1], "saved": before["saved"] - before["steps"][-1]}
+    return {"seconds": after["steps"][0] - before["steps"][-1], "saved": before["saved"] - before["steps"][-1],
+            "step_after": after["steps"][1] - after["steps"][0]}
 
 
 def median(values):
     """Of those that are known."""
     known = [v for v in values if v is not None]
     return statistics.median(known) if known else None
+
+
+def idle(r):
+    """What a pause takes beside its last part, which is one step under the new shape: nobody can save that."""
+    return max(r["seconds"] - r["step_after"], 0.001)
 
 
 def summary(what, rounds, **about):
@@ -132,11 +144,12 @@ def bench_pause(args, work, complain):
         return
     peers = {}
     for name, s in bench_torchrun(args, work):
-        peers[name] = s["seconds"]
+        peers[name] = s
         yield s
     for build in ("ahead", "after"):
         for name, s in bench_trained(args, work, "gpt", build, complain):
-            yield {**s, "ratio": s["seconds"] / peers[name]}
+            peer = peers[name]
+            yield {**s, "ratio": s["seconds"] / peer["seconds"], "ratio_without_step": idle(s) / idle(peer)}
 
 
 # What the names of the summary are called in the goal of a pause: one step, the state, and 1 s for all else.
@@ -146,12 +159,13 @@ PARTS = {"stop": ("stop",), "state": ("copy", "commit", "move", "restore"), "end
 
 def line(r):
     if "pause" not in r:
-        return f"  {r['what']}: {r['seconds']:.2f} s without a step, of which {r['saved']:.2f} to save"
+        return f"  {r['what']}: {r['seconds']:.2f} s, of which {r['saved']:.2f} to save, {r['step_after']:.2f} for a step after"
     parts = ", ".join(f"{part} {sum(r['pause'].get(name, 0) for name in names) * 1e3:.0f}" for part, names in PARTS.items())
     told = f" ({r['lost_told']:.2f} by its summary)" if r["lost_told"] is not None else ""
-    beside = f" (1/{1 / r['ratio']:.0f} of torchrun's)" if "ratio" in r else ""
+    beside = (f" (1/{1 / r['ratio']:.0f} of torchrun's; 1/{1 / r['ratio_without_step']:.0f} without a step after, {idle(r):.2f} s)"
+              if "ratio" in r else "")
     ahead = f"; built ahead {r['built_ahead']:.1f} s" if r["built_ahead"] else ""
     if r["slowed_share"] is not None:
         ahead += f", in which training was slowed by {100 * r['slowed_share']:.0f} %"
-    return (f"  {r['what']}: paused {r['seconds']:.2f} s{beside}, ms: {parts}; a step takes {r['step'] * 1e3:.0f} ms{ahead}; "
+    return (f"  {r['what']}: paused {r['seconds']:.2f} s{beside}, ms: {parts}; a step takes {r['step'] * 1e3:.0f} ms before, {r['step_after'] * 1e3:.0f} after{ahead}; "
             f"training time lost {r['lost']:.2f} s{told}")

@@ -90,6 +90,7 @@ class Smoke(unittest.TestCase):
         for what, r in found.items():
             self.assertEqual("ahead" in what, r.get("built_ahead", 0) > 0)
             self.assertEqual("torchrun" not in what, "pause" in r)
+            self.assertGreater(r["step_after"], 0)
 
     def test_pause_of_c_trainer(self):
         chunks = self.store()
@@ -101,9 +102,10 @@ class Smoke(unittest.TestCase):
             self.assertEqual("ahead" in what, r["built_ahead"] > 0)
             self.assertEqual(r["slowed"] / r["built_ahead"] if r["slowed"] is not None else None, r["slowed_share"])
         some = {"what": "x", "seconds": 1, "pause": {"stop": 0.1, "copy": 0.2, "commit": 0.3, "move": 0, "restore": 0.25, "first_step": 0.15},
-                "step": 0.02, "built_ahead": 4, "slowed_share": 0.12, "lost": 1.5, "lost_told": 1.48}
-        self.assertIn("stop 100, state 750, end 0, build 0, first step 150; a step takes 20 ms; built ahead 4.0 s, in which training "
-                      "was slowed by 12 %; training time lost 1.50 s (1.48", pause.line(some))
+                "step": 0.02, "step_after": 0.1, "built_ahead": 4, "slowed_share": 0.12, "lost": 1.5, "lost_told": 1.48}
+        self.assertIn("stop 100, state 750, end 0, build 0, first step 150; a step takes 20 ms before, 100 after; built ahead 4.0 s, in "
+                      "which training was slowed by 12 %; training time lost 1.50 s (1.48", pause.line(some))
+        self.assertIn("(1/5 of torchrun's; 1/10 without a step after, 0.90 s)", pause.line({**some, "ratio": 0.2, "ratio_without_step": 0.1}))
         self.assertEqual([], os.listdir(chunks))
 
     def test_planner(self):
