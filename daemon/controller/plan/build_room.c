@@ -83,6 +83,13 @@ static struct need need_of(const struct ptc_build_took *t)
 	return n;
 }
 
+/* False: no rank has said what it takes, nor whether that is memory of the host or of a device. What new ranks need is
+ * then no estimate. */
+static bool took_known(const struct ptc_build_took *t)
+{
+	return t->host || t->measured_host || t->on_devices;
+}
+
 static double mib(uint64_t bytes)
 {
 	return (double)bytes / (1 << 20);
@@ -173,7 +180,7 @@ void ptc_build_decide(const struct ptc_build_node *nodes, size_t n, const struct
 	const char *lacks = unknown(nodes, n, took, to, text, sizeof text);
 
 	*ret = (struct ptc_plan_build){ .level = "memory" };
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; took_known(took) && i < n; i++) {
 		if (nodes[i].after && fits_host(&nodes[i], &need, ret) && fits_devices(&nodes[i], &need, to, ret))
 			continue;
 		if (!nodes[i].after)

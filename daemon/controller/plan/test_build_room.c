@@ -157,10 +157,19 @@ static void test_unknown(void **state)
 	assert_string_equal("room was not checked: node n1 does not say what memory it has left", decide("memory"));
 	w.took.host = 0;
 	assert_non_null(strstr(decide("memory"), "what the ranks that train have taken is not known"));
+	w.rooms[0].memory_bytes = 399 * MIB; /* the tensors may lie on devices, so two times 50 MiB are no estimate */
+	assert_non_null(strstr(decide("memory"), "what the ranks that train have taken is not known"));
+	w.took.measured_host = 50 * MIB; /* now they are one */
+	decide("imports");
+	w.took.measured_host = 0;
+	w.took.on_devices = true; /* so are the store's bytes, and the devices' */
+	w.rooms[0].memory_bytes = 300 * MIB;
+	assert_non_null(strstr(decide("memory"), "what the ranks that train have taken is not known"));
+	w.rooms[0].memory_bytes--;
+	decide("imports");
+	w.took.on_devices = false;
 	w.took.declares = 0;
 	assert_non_null(strstr(decide("memory"), "not known before they have built once"));
-	w.rooms[0].memory_bytes = 100 * MIB; /* although that would not do for the store alone */
-	decide("imports");
 }
 
 static void test_took(void **state)
@@ -212,6 +221,7 @@ static struct cluster {
 	struct ptc_node nodes[N];
 	int status[N];                                  /* of the answer to Room */
 	bool never;                                     /* n3 does not answer */
+	int ranks;                                      /* the status of answers to Ranks */
 	uint64_t memory_bytes, store_bytes, free_bytes; /* that each has left */
 	struct call {
 		ptc_rpc_done_fn cb;
@@ -283,7 +293,7 @@ static void reply(const struct call *to)
 			     "\"pid\": 7, \"memory_peak_bytes\": 314572800}]";
 	Ptc__V1__RoomReply room;
 	Ptc__V1__Document ranks;
-	const int status = to->ranks ? 0 : c.status[to->node];
+	const int status = to->ranks ? c.ranks : c.status[to->node];
 	void *data = NULL;
 	size_t len = 0;
 
@@ -471,6 +481,15 @@ static void test_silent(void **state)
 	assert_string_equal("room was not checked: node n3 could not be asked", ask());
 }
 
+/* Whether their tensors lie in memory of the host is not known then, so they are not counted as if they did. */
+static void test_no_ranks(void **state)
+{
+	(void)state;
+	c.ranks = PTC_ETIMEOUT;
+	c.memory_bytes = 99 * MIB;
+	assert_string_equal("room was not checked: what the ranks that train have taken is not known", ask());
+}
+
 /* The daemon waits for whoever asks, and no answer is told any more. */
 static void test_daemon_stops(void **state)
 {
@@ -493,6 +512,7 @@ int main(void)
 		cmocka_unit_test_setup(test_all_at_once, setup_questions),
 		cmocka_unit_test(test_replicas),
 		cmocka_unit_test(test_silent),
+		cmocka_unit_test_setup(test_no_ranks, setup_questions),
 		cmocka_unit_test_setup(test_daemon_stops, setup_questions),
 	};
 
