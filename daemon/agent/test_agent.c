@@ -1128,32 +1128,46 @@ uint64_t __wrap_ptc_machine_memory_available(void)
 	return machine_left;
 }
 
-static uint64_t ask_room(struct world *w)
+static Ptc__V1__RoomReply ask_room(struct world *w, char *uuid)
 {
-	Ptc__V1__RoomRequest req = PTC__V1__ROOM_REQUEST__INIT;
 	struct ptc_error err = PTC_ERROR_INIT;
 	ProtobufCMessage *reply = NULL;
-	uint64_t bytes;
+	Ptc__V1__RoomRequest req;
+	Ptc__V1__RoomReply ret;
 
+	ptc__v1__room_request__init(&req);
 	req.version = PTC_WIRE_VERSION;
+	req.uuid = uuid;
 	OK(unary(w, 0, "/ptc.v1.Peer/Room", &req.base, &ptc__v1__room_reply__descriptor, &reply, &err));
-	bytes = ((Ptc__V1__RoomReply *)reply)->memory_bytes;
+	ret = *(Ptc__V1__RoomReply *)reply;
 	ptc_pb_free(reply);
-	return bytes;
+	return ret; /* its numbers */
 }
 
-/* A node with nothing left, as one whose control group is at its limit, is not one that says nothing. */
+/* A node with nothing left, as one whose control group is at its limit, is not one that says nothing. Of free chunks
+ * only those of the job count. */
 static void test_room(void **state)
 {
+	static char other[] = "11234567-89ab-cdef-0123-456789abcdef", none[] = "";
+	struct ptc_error err = PTC_ERROR_INIT;
 	static struct world w;
 
 	(void)state;
 	world_up(&w, 1, false);
-	assert_int_equal(ask_room(&w), 0);
+	assert_int_equal(ask_room(&w, uuid_text).memory_bytes, 0);
 	machine_bytes = 1 << 30;
-	assert_int_equal(ask_room(&w), 1);
+	assert_int_equal(ask_room(&w, uuid_text).memory_bytes, 1);
 	machine_left = 4096;
-	assert_int_equal(ask_room(&w), 4096);
+	assert_int_equal(ask_room(&w, uuid_text).memory_bytes, 4096);
+	assert_int_equal(ask_room(&w, uuid_text).free_bytes, 0);
+	OK(ptc_store_job_create(w.nodes[0].store, UUID, getuid(), &err));
+	OK(ptc_store_job_create(w.nodes[0].store, other, getuid(), &err));
+	OK(ptc_store_warm(w.nodes[0].store, other, 4 * PTC_CHUNK_BYTES, &err));
+	assert_int_equal(ask_room(&w, uuid_text).free_bytes, 0);
+	OK(ptc_store_warm(w.nodes[0].store, UUID, 2 * PTC_CHUNK_BYTES, &err));
+	assert_true(ask_room(&w, uuid_text).free_bytes >= 2 * PTC_CHUNK_BYTES);
+	assert_true(ask_room(&w, other).free_bytes >= 4 * PTC_CHUNK_BYTES);
+	assert_int_equal(ask_room(&w, none).free_bytes, 0); /* as an earlier version asks */
 	world_down(&w);
 }
 

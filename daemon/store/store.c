@@ -520,6 +520,18 @@ int ptc_store_job_owner(struct ptc_store *s, const char *uuid, uid_t *ret_uid)
 	return j ? 0 : PTC_ENOTFOUND;
 }
 
+uint64_t ptc_store_job_free_bytes(struct ptc_store *s, const char *uuid)
+{
+	const struct job *j;
+	uint64_t bytes;
+
+	pthread_mutex_lock(&s->lock);
+	j = ptc_store_job_find_locked(s, uuid);
+	bytes = j ? j->nwarm * PTC_CHUNK_BYTES : 0;
+	pthread_mutex_unlock(&s->lock);
+	return bytes;
+}
+
 int ptc_store_fence(struct ptc_store *s, const char *uuid, int64_t fence, struct ptc_error *err)
 {
 	struct job *j;

@@ -90,6 +90,8 @@ int ptc_store_job_anew(struct ptc_store *s, const char *uuid, struct ptc_error *
 typedef void (*ptc_store_job_fn)(void *arg, const char *uuid, uid_t uid, bool lost);
 int ptc_store_jobs(struct ptc_store *s, ptc_store_job_fn fn, void *arg, struct ptc_error *err);
 int ptc_store_job_owner(struct ptc_store *s, const char *uuid, uid_t *ret_uid); /* or PTC_ENOTFOUND */
+/* Bytes of the job's free chunks that have memory. Its next tables take them before new memory. 0: it is not here. */
+uint64_t ptc_store_job_free_bytes(struct ptc_store *s, const char *uuid);
 /* Notes the highest fence of a job, durably before it returns. PTC_EFENCED: a higher fence was seen. */
 int ptc_store_fence(struct ptc_store *s, const char *uuid, int64_t fence, struct ptc_error *err);
 

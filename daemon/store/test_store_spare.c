@@ -143,6 +143,9 @@ static void the_ceiling_holds(void **state)
 	ok(items_make(s, JOB_B, 1, 12, err));
 	all_steps(s, SPARE_MORE); /* takes nothing from the other job */
 	assert_true(stats(s).chunks_used + stats(s).chunks_free <= 50);
+	assert_true(ptc_store_job_free_bytes(s, JOB_A) > 0);
+	assert_int_equal(ptc_store_job_free_bytes(s, JOB_A) + ptc_store_job_free_bytes(s, JOB_B),
+			 stats(s).chunks_free * PTC_CHUNK_BYTES);
 	ok(items_make(s, JOB_A, 2, 5, err));
 	assert_int_equal(items_make(s, JOB_B, 2, 20, &why), PTC_ENOSPC);
 	items_expect(s, JOB_A, 1, 30);

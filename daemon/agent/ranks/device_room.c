@@ -10,7 +10,8 @@
  * (PTC_ENOSPC), memory. Where the driver does not say what processes use (containers), the device's whole memory counts
  * as free.
  *
- * The file also answers Peer/Room: what memory this node has left, for who plans ranks that build beside others. */
+ * The file also answers Peer/Room: what memory this node has left, for who plans ranks that build beside others, and
+ * which free chunks the store has for the job. */
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/ranks/internal.h"
 #include "daemon/gpu/node/node_devices.h"
@@ -239,7 +240,7 @@ static void say_devices(struct ptc_agent *agent, struct room *r)
 	}
 }
 
-static void say_host(struct ptc_agent *agent, Ptc__V1__RoomReply *r)
+static void say_host(struct ptc_agent *agent, const char *uuid, Ptc__V1__RoomReply *r)
 {
 	struct ptc_store_stats s;
 
@@ -249,20 +250,24 @@ static void say_host(struct ptc_agent *agent, Ptc__V1__RoomReply *r)
 		r->memory_bytes = ptc_fault("agent.room") ? 1 : PTC_MAX(ptc_machine_memory_available(), UINT64_C(1));
 	if (s.in_memory)
 		r->store_bytes = s.ceiling - PTC_MIN(s.ceiling, s.file_bytes);
+	/* of this job only: it takes others' chunks only once the ceiling is reached */
+	r->free_bytes = ptc_store_job_free_bytes(agent->env.store, uuid);
 }
 
 int ptc_agent_on_room(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	struct room *r = ptc_calloc(1, sizeof *r);
 	ProtobufCMessage *msg = NULL;
+	const Ptc__V1__RoomRequest *req;
 	int rc = r ? ptc_agent_request(call, &ptc__v1__room_request__descriptor, &msg, err) : ptc_nomem(err);
 
+	req = (const Ptc__V1__RoomRequest *)msg;
 	if (rc == 0)
-		rc = ptc_pb_version(((const Ptc__V1__RoomRequest *)msg)->version, err);
+		rc = ptc_pb_version(req->version, err);
 	if (rc == 0) {
 		ptc__v1__room_reply__init(&r->reply);
 		r->reply.version = PTC_WIRE_VERSION;
-		say_host(arg, &r->reply);
+		say_host(arg, req->uuid, &r->reply);
 		say_devices(arg, r);
 		rc = ptc_agent_reply(call, &r->reply.base, err);
 	}

@@ -4,8 +4,9 @@
  * Happy path: all nodes are asked at once, and the loop hears the answers, while the planner's thread waits. Each says
  * what its ranks of this job have taken at most, and what it has left. A new rank takes what an old one has taken, with
  * the new one's declared bytes in the place of the old one's; or what a rank of that configuration took when it was
- * measured. If each node has room for its new ranks beside what the store may take for the switch, they build ahead. If
- * one has not, they only import before the old ones end, and build after that.
+ * measured. For the switch the store may take what a node's ranks hold before and after, replicas once, but for the
+ * job's free chunks, which have memory already. If each node has room for its new ranks beside that, they build ahead.
+ * If one has not, they only import before the old ones end, and build after that.
  *
  * It is an estimate: what a rank takes beside its tensors may change with the configuration. Failure modes: what is not
  * known (a node of an earlier version, or one that does not answer in time, a layout that nobody has declared yet, a
@@ -16,6 +17,7 @@
 #include "daemon/controller/plan/internal.h"
 #include "daemon/planning/measured_doc.h"
 #include "formats/ranks/rank_rows.h"
+#include "reshard/copies/copies.h"
 #include "rpc/pb/pb_asking.h"
 
 #include "ptc.pb-c.h"
@@ -81,19 +83,26 @@ static struct need need_of(const struct ptc_build_took *t)
 	return n;
 }
 
+/* False: no rank has said what it takes, nor whether that is memory of the host or of a device. What new ranks need is
+ * then no estimate. */
+static bool took_known(const struct ptc_build_took *t)
+{
+	return t->host || t->measured_host || t->on_devices;
+}
+
 static double mib(uint64_t bytes)
 {
 	return (double)bytes / (1 << 20);
 }
 
 /* False: it has no room, and b says so. */
-static bool fits_host(const struct ptc_build_node *n, const struct need *need, const struct ptc_build_took *t,
-		      struct ptc_plan_build *b)
+static bool fits_host(const struct ptc_build_node *n, const struct need *need, struct ptc_plan_build *b)
 {
-	uint64_t wanted = n->after * need->host, store = n->before * t->declared + n->after * t->declares;
+	uint64_t wanted = n->after * need->host, store;
 
 	if (!n->room || !n->room->memory_bytes)
 		return true;
+	store = n->store - PTC_MIN(n->store, n->room->free_bytes); /* free chunks have memory already */
 	store = PTC_MIN(store, n->room->store_bytes);
 	if (wanted + store <= n->room->memory_bytes)
 		return true;
@@ -171,8 +180,8 @@ void ptc_build_decide(const struct ptc_build_node *nodes, size_t n, const struct
 	const char *lacks = unknown(nodes, n, took, to, text, sizeof text);
 
 	*ret = (struct ptc_plan_build){ .level = "memory" };
-	for (size_t i = 0; i < n; i++) {
-		if (nodes[i].after && fits_host(&nodes[i], &need, took, ret) && fits_devices(&nodes[i], &need, to, ret))
+	for (size_t i = 0; took_known(took) && i < n; i++) {
+		if (nodes[i].after && fits_host(&nodes[i], &need, ret) && fits_devices(&nodes[i], &need, to, ret))
 			continue;
 		if (!nodes[i].after)
 			continue;
@@ -208,7 +217,7 @@ static void ask_node(struct asking *a, size_t node)
 	struct ptc_rpc_channel *channel;
 
 	room.version = job.version = PTC_WIRE_VERSION;
-	job.job = (char *)(uintptr_t)a->uuid; /* packing only reads */
+	room.uuid = job.job = (char *)(uintptr_t)a->uuid; /* packing only reads */
 	if (ptc_channels_get(a->all->channels, n->name, n->address, false, 0, &channel, NULL) != 0)
 		return;
 	(void)ptc_pb_ask(a->answers, channel, "/ptc.v1.Peer/Room", &room.base, ANSWER_MS, 2 * node);
@@ -255,15 +264,15 @@ static void take(const struct ptc_pb_answer *a, struct ptc_build_node *n)
 	ptc_pb_free(reply);
 }
 
-/* False: out of memory. */
-static bool ask(struct ptc_controllers *all, const char *uuid, struct ptc_build_node *nodes, size_t n)
+static int ask(struct ptc_controllers *all, const char *uuid, struct ptc_build_node *nodes, size_t n,
+	       struct ptc_error *err)
 {
 	struct asking a = { all, uuid, nodes, n, ptc_pb_asking_new(all->client, 2 * n) };
 	const struct ptc_pb_answer *answers;
 	size_t nanswers;
 
 	if (!a.answers)
-		return false;
+		return ptc_nomem(err);
 	for (size_t i = 0; i < n; i++)
 		nodes[i].silent = "could not be asked";
 	(void)ptc_loop_call(all->loop, ask_all, &a); /* the daemon stops: nobody is asked */
@@ -271,7 +280,7 @@ static bool ask(struct ptc_controllers *all, const char *uuid, struct ptc_build_
 	for (size_t i = 0; i < nanswers; i++)
 		take(&answers[i], &nodes[answers[i].of / 2]);
 	ptc_pb_asking_free(a.answers);
-	return true;
+	return 0;
 }
 
 /* The ranks of each node, before and after. */
@@ -320,16 +329,42 @@ static uint64_t most_bytes(const struct ptc_layout *l)
 	return l && ptc_layout_rank_bytes(l, &most, NULL) == 0 ? (uint64_t)most : 0;
 }
 
-void ptc_plan_build_room(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_generation_doc *to,
+/* Adds what each node's ranks hold under the layout; replicas on one node count once. l NULL: it is not known. */
+static int add_held(const struct ptc_device_pool *p, const struct ptc_layout *l, uint32_t world,
+		    const struct ptc_allocation *at, struct ptc_build_node *nodes, size_t n, struct ptc_error *err)
+{
+	ptc_auto_free int64_t *held = ptc_calloc(p->nnames + 1, sizeof *held);
+	int rc = held ? 0 : ptc_nomem(err);
+
+	if (rc == 0 && l)
+		rc = ptc_copies_held(l, world, at, (uint32_t)p->nnames, held, err);
+	for (size_t i = 0; rc == 0 && i < p->nnames; i++)
+		for (size_t k = 0; held[i] && k < n; k++)
+			if (strcmp(nodes[k].name, p->names[i]) == 0)
+				nodes[k].store += (uint64_t)held[i];
+	return rc;
+}
+
+void ptc_plan_build_room(const struct ptc_device_pool *p, const struct ptc_generation_doc *to,
 			 const struct ptc_plan_layouts *l, struct ptc_plan_build *ret)
 {
+	struct ptc_controllers *all = p->all;
+	const struct ptc_view *v = p->v;
 	struct ptc_build_took took = { .declared = most_bytes(l->from), .declares = most_bytes(l->to) };
-	struct ptc_build_node *nodes;
+	struct ptc_error err = PTC_ERROR_INIT;
 	size_t n;
+	struct ptc_build_node *nodes = list_nodes(v, to, &n);
+	int rc = nodes ? 0 : ptc_nomem(&err);
 
-	*ret = (struct ptc_plan_build){ .level = "memory", .why = "room was not checked: out of memory" };
-	nodes = list_nodes(v, to, &n);
-	if (!nodes || !ask(all, v->meta.uuid, nodes, n)) {
+	if (rc == 0)
+		rc = add_held(p, l->from, v->from.world, &l->copied_at, nodes, n, &err);
+	if (rc == 0)
+		rc = add_held(p, l->to, to->world, &l->to_alloc, nodes, n, &err);
+	if (rc == 0)
+		rc = ask(all, v->meta.uuid, nodes, n, &err);
+	if (rc) {
+		*ret = (struct ptc_plan_build){ .level = "memory" };
+		snprintf(ret->why, sizeof ret->why, "room was not checked: %.200s", err.text);
 		ptc_free(nodes);
 		return;
 	}

@@ -123,8 +123,9 @@ int ptc_plan_check_size(const struct ptc_job_desc *desc, const struct ptc_config
 /* build_room.c: whether new ranks find memory beside the old ones, and what is known for that. */
 struct ptc_build_node {
 	const char *name;
-	char address[256];               /* "": it is down */
-	uint32_t before, after;          /* number of old ranks there, and of new ones */
+	char address[256];      /* "": it is down */
+	uint32_t before, after; /* number of old ranks there, and of new ones */
+	uint64_t store;         /* bytes that these hold, each byte once: the switch may put so much into its store */
 	struct ptc_rank_rows rows;       /* of the job's ranks there */
 	struct Ptc__V1__RoomReply *room; /* NULL: it has not answered, or is of an earlier version ... */
 	const char *silent;              /* ... "did not answer in time", or the like; NULL: it has answered */
@@ -141,8 +142,8 @@ void ptc_build_took_add(const struct ptc_build_node *n, uint64_t generation, uin
 			struct ptc_build_took *t);
 void ptc_build_decide(const struct ptc_build_node *nodes, size_t n, const struct ptc_build_took *took,
 		      const struct ptc_generation_doc *to, struct ptc_plan_build *ret);
-/* Asks the nodes, all at once, for at most some seconds. v: its ranks run. Any thread but the loop. */
-void ptc_plan_build_room(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_generation_doc *to,
+/* Asks the nodes, all at once, for at most some seconds. The ranks of the pool's view run. Any thread but the loop. */
+void ptc_plan_build_room(const struct ptc_device_pool *p, const struct ptc_generation_doc *to,
 			 const struct ptc_plan_layouts *l, struct ptc_plan_build *ret);
 
 /* window.c: the name of a node that has no room for the bridge of a live job with copies; NULL: none is known. It

@@ -117,7 +117,7 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 		rc = ptc_plan_report_fill(&p, v, desc, &planned.to, &l, planned.plan) ? ptc_nomem(err) : 0;
 	}
 	if (rc == 0 && req->trains && desc->build == PTC_JOB_BUILD_AHEAD)
-		ptc_plan_build_room(all, v, &planned.to, &l, &planned.plan->build);
+		ptc_plan_build_room(&p, &planned.to, &l, &planned.plan->build);
 	if (rc == PTC_ENODEVICES && req->ret_lack)
 		*req->ret_lack = p.taken.lack;
 	ptc_plan_layouts_done(&l);
