@@ -46,7 +46,7 @@ struct parts {
 	uint32_t doubtful;                         /* are up, but their leases are about to end, and they say nothing */
 	bool declared;                             /* all that are lost */
 	bool back;                                 /* one has come back a moment ago */
-	int64_t latest;                            /* the last of them went down then */
+	int64_t latest;                            /* the last of them went down, or came back, then */
 	char names[256];
 };
 
@@ -73,6 +73,8 @@ static struct parts look(const struct ptc_controller *ctl)
 		n = ptc_cluster_node(ctl->all->cluster, at);
 		p.back |= at < ctl->nknown && ctl->known[at].back_ns && now - ctl->known[at].back_ns < BACK_NS;
 		p.doubtful += n->up && ptc_lease_end_doubtful(n->end);
+		if (n->up && at < ctl->nknown) /* a round without it cannot tell that no step has ended */
+			p.latest = PTC_MAX(p.latest, ctl->known[at].back_ns);
 		if (n->up)
 			continue;
 		unreachable = shrinks(ctl) && ptc_controller_unreachable(ctl, at, due);
