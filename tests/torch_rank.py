@@ -704,6 +704,7 @@ def main():
         with gen:
             case(args, gen)
         gc.collect()
+    return None if gc.get_freeze_count() else "nothing is left out when this process exits, so others wait for processors"
 
 
 if __name__ == "__main__":

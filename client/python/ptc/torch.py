@@ -64,6 +64,7 @@ def generations():
         gc.collect()  # models hang in cycles, and process groups with them
         _free_devices()
     client.close()  # not after an exception: that the process fails is what ptcd is to see
+    gc.freeze()  # the process has only to exit: to take all objects apart first keeps a processor busy for most of a second
 
 
 def _forget_meshes():
